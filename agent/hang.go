@@ -284,7 +284,7 @@ func (w *hangWatch) silence() (silent, limit time.Duration) {
 // or if another node of the round judges that.
 func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
 	w.inquiry.Auto, w.inquiry.Idle = w.auto(), w.idle.Load()
-	if !w.inquiry.Due(w.silence()) {
+	if silent, limit := w.silence(); !stacks.Due(w.inquiry.Auto, silent, limit) {
 		return false
 	}
 	if !w.judge.Load() {

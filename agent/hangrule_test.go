@@ -43,7 +43,7 @@ type phase struct {
 	step  time.Duration // of the job; 0: it makes none
 
 	announced int // a rank that has said that it is busy, or -1
-	where     func(rank int, at time.Duration) stacks.Worker
+	where     func(rank int, at time.Duration) stacks.Group
 	agents    [2]bool       // are stopped
 	workers   [2]bool       // are stopped
 	asleep    [2]bool       // are suspended, and CLOCK_MONOTONIC with them
@@ -54,8 +54,8 @@ type phase struct {
 	bytes     int64         // that each worker of node 0 reads or writes a second
 }
 
-func worker(rank int, calls ...string) stacks.Worker {
-	w := stacks.Worker{Rank: rank, Source: stacks.SourceFaulthandler, Threads: []stacks.Thread{{Main: true}}}
+func worker(rank int, calls ...string) stacks.Group {
+	w := stacks.Group{Ranks: []int{rank}, Source: stacks.SourceFaulthandler, Threads: []stacks.Thread{{Main: true}}}
 	for _, call := range calls {
 		file, function, _ := strings.Cut(call, ":")
 		if strings.Contains(file, "/") {
@@ -68,38 +68,38 @@ func worker(rank int, calls ...string) stacks.Worker {
 	return w
 }
 
-func reduces(rank int) stacks.Worker {
+func reduces(rank int) stacks.Group {
 	return worker(rank, "torch/distributed/distributed_c10d.py:all_reduce", "train.py:step")
 }
 
 // one is a place of one rank while all others wait for it.
-func one(rank int, place func(at time.Duration) stacks.Worker) func(int, time.Duration) stacks.Worker {
-	return func(r int, at time.Duration) stacks.Worker {
+func one(rank int, place func(at time.Duration) stacks.Group) func(int, time.Duration) stacks.Group {
+	return func(r int, at time.Duration) stacks.Group {
 		if r != rank {
 			return reduces(r)
 		}
 		w := place(at)
-		w.Rank = r
+		w.Ranks = []int{r}
 		return w
 	}
 }
 
 // at is a place that does not change.
-func at(calls ...string) func(time.Duration) stacks.Worker {
-	return func(time.Duration) stacks.Worker { return worker(0, calls...) }
+func at(calls ...string) func(time.Duration) stacks.Group {
+	return func(time.Duration) stacks.Group { return worker(0, calls...) }
 }
 
 // moves is another line every so often.
-func moves(every time.Duration) func(time.Duration) stacks.Worker {
-	return func(now time.Duration) stacks.Worker {
+func moves(every time.Duration) func(time.Duration) stacks.Group {
+	return func(now time.Duration) stacks.Group {
 		w := worker(0, "torch/nn/linear.py:forward", "train.py:evaluate")
 		w.Threads[0].Frames[0].Line = int(now / every)
 		return w
 	}
 }
 
-func stopped(rank int, _ time.Duration) stacks.Worker {
-	return stacks.Worker{Rank: rank, Source: stacks.SourceKernel, State: "stopped in do_signal_stop", Why: "it is stopped"}
+func stopped(rank int, _ time.Duration) stacks.Group {
+	return stacks.Group{Ranks: []int{rank}, Source: stacks.SourceKernel, State: "stopped in do_signal_stop", Why: "it is stopped"}
 }
 
 const ruleTick = 100 * time.Millisecond
@@ -156,7 +156,7 @@ func (j *ruleJob) play(p phase) {
 func (j *ruleJob) inquire(p phase) {
 	if j.judge < 0 || p.cut {
 		for i := range j.nodes {
-			if !p.agents[i] && !p.asleep[i] && j.inquiry.Due(j.nodes[i].Silent(), j.nodes[i].Limit()) {
+			if !p.agents[i] && !p.asleep[i] && stacks.Due(j.inquiry.Auto, j.nodes[i].Silent(), j.nodes[i].Limit()) {
 				j.judge = i
 				break
 			}
@@ -166,7 +166,7 @@ func (j *ruleJob) inquire(p phase) {
 		return
 	}
 	n := &j.nodes[j.judge]
-	if j.looks == 0 && !j.inquiry.Due(n.Silent(), n.Limit()) {
+	if j.looks == 0 && !stacks.Due(j.inquiry.Auto, n.Silent(), n.Limit()) {
 		return
 	}
 	j.inquiry.Hosts, j.inquiry.Unasked = []string{"a", "b"}, p.cut
@@ -192,7 +192,7 @@ func (j *ruleJob) answers(p phase) []*stacks.Node {
 			continue
 		}
 		n, silent := &j.nodes[i], j.nodes[i].Silent()
-		var workers []stacks.Worker
+		var workers []stacks.Group
 		work := make(map[int]stacks.Work)
 		for r := range 2 {
 			rank := 2*i + r
@@ -260,12 +260,12 @@ func TestNeverAFalseAlarm(t *testing.T) {
 		"compile in the second step":                            {story: []phase{trains.during(500 * time.Millisecond), waits.during(25 * minute), trains}},
 		"compile in the second, a timeout":                      {timeout: 20 * second, story: []phase{trains.during(500 * time.Millisecond), waits.during(9 * minute), trains}},
 		"compile in a later step":                               {story: []phase{trains, {lasts: 25 * minute, announced: -1, where: one(1, at("torch/_inductor/codecache.py:wait", "train.py:step"))}, trains}},
-		"evaluation on all ranks":                               {story: []phase{trains, {lasts: 20 * minute, announced: -1, where: func(rank int, now time.Duration) stacks.Worker { w := moves(second)(now); w.Rank = rank; return w }}, trains}},
+		"evaluation on all ranks":                               {story: []phase{trains, {lasts: 20 * minute, announced: -1, where: func(rank int, now time.Duration) stacks.Group { return one(rank, moves(second))(rank, now) }}, trains}},
 		"evaluation on one rank":                                {story: []phase{trains, evaluates(3, 2*second), trains}},
 		"evaluation with slow batches":                          {story: []phase{trains, evaluates(3, 25*second), trains}},
 		"evaluation in one call":                                {story: []phase{trains, {lasts: 20 * minute, announced: -1, where: one(2, at("train.py:evaluate")), cpu: [4]float64{2: 1}}, trains}},
 		"evaluation in one call, on a machine with much to do":  {story: []phase{trains, {lasts: 20 * minute, announced: -1, where: one(2, at("train.py:evaluate")), cpu: [4]float64{2: 0.07}}, trains}},
-		"evaluation in one call, on all ranks":                  {story: []phase{trains, {lasts: 20 * minute, announced: -1, where: func(rank int, _ time.Duration) stacks.Worker { return worker(rank, "train.py:evaluate") }, cpu: [4]float64{1, 1, 1, 1}}, trains}},
+		"evaluation in one call, on all ranks":                  {story: []phase{trains, {lasts: 20 * minute, announced: -1, where: func(rank int, _ time.Duration) stacks.Group { return worker(rank, "train.py:evaluate") }, cpu: [4]float64{1, 1, 1, 1}}, trains}},
 		"evaluation of the length of before":                    {story: []phase{trains, evaluates(3, 2*second), trains, waits.during(20 * minute), trains}},
 		"evaluation, with a timeout":                            {timeout: 21 * minute, story: []phase{trains, evaluates(3, 2*second), trains}},
 		"an announced checkpoint":                               {story: []phase{trains, {lasts: 2 * minute, announced: 2}, trains}},

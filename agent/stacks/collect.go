@@ -128,12 +128,12 @@ type asked struct {
 	answer  parsed
 }
 
-// Collect asks workers for their stacks and returns what is known of each after patience, or when
+// Collect asks workers for their stacks and returns what is known of each alone after patience, or when
 // ctx ends. Of a worker that does not answer it returns the kernel's state, and where that did not
 // change for a while, this. No worker is harmed:
 // it gets the signal only if it handles it, is neither stopped nor held by a debugger, and still
 // has its stack file open where faulthandler writes.
-func Collect(ctx context.Context, targets []Target, q Question, patience time.Duration) []Worker {
+func Collect(ctx context.Context, targets []Target, q Question, patience time.Duration) []Group {
 	list := make([]*asked, len(targets))
 	for i, t := range targets {
 		list[i] = &asked{Target: t}
@@ -149,7 +149,7 @@ func Collect(ctx context.Context, targets []Target, q Question, patience time.Du
 			open = a.read() || open
 		}
 	}
-	workers := make([]Worker, len(list))
+	workers := make([]Group, len(list))
 	for i, a := range list {
 		workers[i] = a.result()
 		if a.file != nil {
@@ -245,8 +245,8 @@ func (a *asked) read() (again bool) {
 }
 
 // result is what is known of the worker.
-func (a *asked) result() Worker {
-	w := Worker{Rank: a.Rank, State: a.state.String(), Why: a.why}
+func (a *asked) result() Group {
+	w := Group{Ranks: []int{a.Rank}, State: a.state.String(), Why: a.why}
 	if a.why == "" && a.length > 0 {
 		_ = a.file.Truncate(a.length)
 	}

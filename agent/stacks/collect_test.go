@@ -73,7 +73,7 @@ func (w *worker) hear(want string) {
 	}
 }
 
-func (w *worker) collect(patience time.Duration) Worker {
+func (w *worker) collect(patience time.Duration) Group {
 	return Collect(context.Background(), []Target{w.Target}, MainThread, patience)[0]
 }
 
@@ -99,7 +99,7 @@ func TestStackOfWorker(t *testing.T) {
 	w := startWorker(t, "import sys\n"+waits+"data_wait()\n")
 	for range 2 {
 		got := w.collect(testkit.Patience)
-		if got.Source != SourceFaulthandler || got.Rank != 3 || len(got.Threads) != 1 {
+		if got.Source != SourceFaulthandler || got.Ranks[0] != 3 || len(got.Threads) != 1 {
 			t.Fatalf("%+v", got)
 		}
 		if f := got.Threads[0].Frames[0]; f.Function != "data_wait" || f.Line != 5 || !f.user() || !strings.HasSuffix(f.File, "/train.py") {
@@ -241,7 +241,7 @@ func TestForbiddenSignals(t *testing.T) {
 		unix.SYS_PIDFD_SEND_SIGNAL: "it cannot be sent a signal: operation not permitted",
 		unix.SYS_PIDFD_OPEN:        "its process cannot be asked: operation not permitted",
 	} {
-		answer := make(chan Worker)
+		answer := make(chan Group)
 		var err error
 		go func() { // the thread ends with it, and the filter with the thread
 			defer close(answer)

@@ -22,22 +22,13 @@ const (
 	maxJobBytes  = 1 << 20  // of a job's
 )
 
-// Worker is what is known of one worker.
-type Worker struct {
-	Rank    int
-	Source  string
-	Threads []Thread // that matter, the main one first; none: State tells what is known
-	State   string   // its kernel state in words, where there are no threads
-	Why     string   // why there are no threads
-}
-
-// Group is ranks of which the same is known.
+// Group is ranks of which the same is known, or one rank alone.
 type Group struct {
 	Ranks   []int    `json:"ranks"` // growing
 	Source  string   `json:"source"`
-	Threads []Thread `json:"threads"`
-	State   string   `json:"state"`
-	Why     string   `json:"why"`
+	Threads []Thread `json:"threads"` // that matter, the main one first; none: State tells what is known
+	State   string   `json:"state"`   // the kernel's, in words, where there are no threads
+	Why     string   `json:"why"`     // there are no threads
 }
 
 // Fold is the stacks of a node or of a job: equal ones are one group.
@@ -48,13 +39,13 @@ type Fold struct {
 	FramesCut bool    `json:"frames_cut"`
 }
 
-// NewFold folds the workers of a node.
-func NewFold(workers []Worker) Fold {
-	groups := make([]Group, len(workers))
-	for i, w := range workers {
-		groups[i] = Group{Ranks: []int{w.Rank}, Source: w.Source, Threads: sorted(w.Threads), State: w.State, Why: w.Why}
+// NewFold folds what is known of each worker of a node.
+func NewFold(workers []Group) Fold {
+	workers = slices.Clone(workers)
+	for i := range workers {
+		workers[i].Threads = sorted(workers[i].Threads)
 	}
-	f := Fold{Groups: merge(groups)}
+	f := Fold{Groups: merge(workers)}
 	f.shrink(maxNodeBytes)
 	return f
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-func at(rank int, lines ...string) Worker {
-	w := Worker{Rank: rank, Source: SourceFaulthandler, Threads: []Thread{{Main: true}}}
+func at(rank int, lines ...string) Group {
+	w := Group{Ranks: []int{rank}, Source: SourceFaulthandler, Threads: []Thread{{Main: true}}}
 	for i, name := range lines {
 		w.Threads[0].Frames = append(w.Threads[0].Frames, Frame{"/home/a/" + name + ".py", i + 1, name})
 	}
@@ -20,7 +20,7 @@ func at(rank int, lines ...string) Worker {
 func TestFold(t *testing.T) {
 	var nodes []Fold
 	for node := range 2 {
-		var workers []Worker
+		var workers []Group
 		for rank := 4 * node; rank < 4*node+4; rank++ {
 			if rank == 3 {
 				workers = append(workers, at(rank, "data_wait", "main"))
@@ -45,7 +45,7 @@ func TestFold(t *testing.T) {
 }
 
 func TestNoOutlier(t *testing.T) {
-	for name, workers := range map[string][]Worker{
+	for name, workers := range map[string][]Group{
 		"all equal":     {at(0, "a"), at(1, "a"), at(2, "a"), at(3, "a")},
 		"half and half": {at(0, "a"), at(1, "a"), at(2, "b"), at(3, "b")},
 		"one of three":  {at(0, "a"), at(1, "a"), at(2, "b")},
@@ -53,9 +53,9 @@ func TestNoOutlier(t *testing.T) {
 		"one alone":     {at(0, "a")},
 		"of no workers": nil,
 		"of a moment": {
-			{Rank: 0, State: "running", Why: "x"}, {Rank: 1, State: "sleeping"}, {Rank: 2, State: "sleeping"}, {Rank: 3, State: "sleeping"},
+			{Ranks: []int{0}, State: "running", Why: "x"}, {Ranks: []int{1}, State: "sleeping"}, {Ranks: []int{2}, State: "sleeping"}, {Ranks: []int{3}, State: "sleeping"},
 		},
-		"of equal states": {{Rank: 0, State: "stopped"}, {Rank: 1, State: "stopped"}},
+		"of equal states": {{Ranks: []int{0}, State: "stopped"}, {Ranks: []int{1}, State: "stopped"}},
 	} {
 		f := NewFold(workers)
 		if got := f.Suspects(); len(got) != 0 {
@@ -65,8 +65,8 @@ func TestNoOutlier(t *testing.T) {
 }
 
 func TestStoppedRankIsASuspect(t *testing.T) {
-	for _, odd := range []Worker{{Rank: 0, State: "stopped in x"}, {Rank: 0, State: "in a debugger, sleeping"}, {Rank: 0, State: "in uninterruptible sleep (D) in nfs", Why: whyLate}} {
-		f := NewFold([]Worker{odd, at(1, "a"), at(2, "a"), at(3, "a")})
+	for _, odd := range []Group{{Ranks: []int{0}, State: "stopped in x"}, {Ranks: []int{0}, State: "in a debugger, sleeping"}, {Ranks: []int{0}, State: "in uninterruptible sleep (D) in nfs", Why: whyLate}} {
+		f := NewFold([]Group{odd, at(1, "a"), at(2, "a"), at(3, "a")})
 		if got := f.Suspects(); !slices.Equal(got, []int{0}) {
 			t.Errorf("%+v: %v", odd, got)
 		}
@@ -80,14 +80,14 @@ func TestThreadsInAnyOrder(t *testing.T) {
 	x.Main, y.Main = false, false
 	a.Threads = append(a.Threads, x, y, y)
 	b.Threads = append(b.Threads, y, x)
-	if f := NewFold([]Worker{a, b}); len(f.Groups) != 1 || len(f.Groups[0].Threads) != 3 {
+	if f := NewFold([]Group{a, b}); len(f.Groups) != 1 || len(f.Groups[0].Threads) != 3 {
 		t.Errorf("%+v", f)
 	}
 }
 
 // TestFoldIsBounded: the fold says how much it cuts, and keeps the largest group and the smallest ones.
 func TestFoldIsBounded(t *testing.T) {
-	var workers []Worker
+	var workers []Group
 	for rank := range 200 {
 		w := at(rank, "common")
 		if rank%2 == 0 {
@@ -144,10 +144,10 @@ func TestKernelOutlier(t *testing.T) {
 		"no place has most":             {ranks{futex + unbroken: 4, nap + unbroken: 2, "running" + unbroken: 2}, 0},
 		"the kernel does not say where": {ranks{"sleeping": 7, "running": 1}, 0},
 	} {
-		var workers []Worker
+		var workers []Group
 		for state, n := range c.states {
 			for range n {
-				workers = append(workers, Worker{Rank: len(workers), Source: SourceKernel, State: state, Why: "x"})
+				workers = append(workers, Group{Ranks: []int{len(workers)}, Source: SourceKernel, State: state, Why: "x"})
 			}
 		}
 		f := NewFold(workers)
@@ -155,7 +155,7 @@ func TestKernelOutlier(t *testing.T) {
 			t.Errorf("%s: suspects %v", name, got)
 		}
 	}
-	f := NewFold([]Worker{waiting(0), waiting(1), waiting(2), {Rank: 3, State: nap + unbroken, Why: "x"}})
+	f := NewFold([]Group{waiting(0), waiting(1), waiting(2), {Ranks: []int{3}, State: nap + unbroken, Why: "x"}})
 	if got := f.Suspects(); len(got) != 0 {
 		t.Errorf("a state is compared with stacks: suspects %v", got)
 	}
@@ -192,7 +192,7 @@ func TestBetween(t *testing.T) {
 // TestStackHint stands below ranks that would show a stack if they were started otherwise.
 func TestStackHint(t *testing.T) {
 	for state, want := range map[string]bool{"sleeping in futex_wait_queue": true, "running" + unbroken: true, "stopped": false, "ended": false} {
-		f := NewFold([]Worker{{Rank: 0, Source: SourceKernel, State: state, Why: "x"}})
+		f := NewFold([]Group{{Ranks: []int{0}, Source: SourceKernel, State: state, Why: "x"}})
 		if got := strings.Contains(f.Text(), "--warm") && strings.Contains(f.Text(), "py-spy"); got != want {
 			t.Errorf("%s: %s", state, f.Text())
 		}

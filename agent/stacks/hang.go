@@ -34,16 +34,11 @@ const (
 	maxPlaces   = 3 // of ranks in a sentence
 )
 
-// NewHang makes the finding about a job that has made no step for that long, which logs, status
+// newHang makes the finding about a job that has made no step for that long, which logs, status
 // and page all show. Its answers are those of a round's nodes, nil for one that has not answered.
 // Ranks with a step below the largest are suspects, and if there are none, ranks whose stacks
 // differ from those of most others. hosts are the names of the nodes, as far as they are known.
-func NewHang(silent time.Duration, nodes []*Node, hosts []string) Hang {
-	return newHang(silent, nodes, hosts, false, false)
-}
-
-// newHang is NewHang. unasked: the nodes without an answer prove nothing by that. idle: the job has
-// never made a step.
+// unasked: the nodes without an answer prove nothing by that. idle: the job has never made a step.
 func newHang(silent time.Duration, nodes []*Node, hosts []string, unasked, idle bool) Hang {
 	s, what := story{unasked: unasked}, "step"
 	if idle {
@@ -128,15 +123,10 @@ func (s *story) text(suspects []int) string {
 	if len(s.ended) > 0 && s.fold.Ranks() > 0 {
 		parts = append(parts, s.endedText())
 	}
-	if len(s.mute) > 0 {
-		noun, verb := "node", "does not answer"
-		switch several := len(s.mute) > 1; {
-		case several && s.unasked:
-			noun, verb = "nodes", "were not asked in time"
-		case several:
-			noun, verb = "nodes", "do not answer"
-		case s.unasked:
-			verb = "was not asked in time"
+	if n := len(s.mute); n > 0 {
+		verb := form(n, "does", "do") + " not answer"
+		if s.unasked {
+			verb = form(n, "was", "were") + " not asked in time"
 		}
 		names := RankList(s.mute)
 		if len(s.named) == len(s.mute) {
@@ -146,7 +136,7 @@ func (s *story) text(suspects []int) string {
 			}
 			names += ")"
 		}
-		parts = append(parts, fmt.Sprintf("%s %s %s", noun, names, verb))
+		parts = append(parts, fmt.Sprintf("%s %s %s", form(n, "node", "nodes"), names, verb))
 	}
 	places := s.fold.Groups
 	if len(suspects) > 0 {
@@ -165,7 +155,7 @@ func (s *story) text(suspects []int) string {
 		if s.fold.Ranks() == 2 {
 			all = "both"
 		}
-		parts = append(parts, all+" ranks "+places[0].stand(true))
+		parts = append(parts, all+" ranks "+places[0].stand())
 	default:
 		for _, g := range places[:min(len(places), maxPlaces)] {
 			parts = append(parts, s.place(g))
@@ -182,19 +172,13 @@ func (s *story) text(suspects []int) string {
 
 // endedText says which ranks have ended, and that others run.
 func (s *story) endedText() string {
-	verb := func(ranks []int, one, many string) string {
-		if len(ranks) == 1 {
-			return one
-		}
-		return many
-	}
 	var running []int
 	for _, g := range s.fold.Groups {
 		running = append(running, g.Ranks...)
 	}
 	slices.Sort(running)
 	slices.Sort(s.ended)
-	return fmt.Sprintf("%s %s ended; %s %s still running", RanksText(s.ended), verb(s.ended, "has", "have"), RanksText(running), verb(running, "is", "are"))
+	return fmt.Sprintf("%s %s ended; %s %s still running", RanksText(s.ended), form(len(s.ended), "has", "have"), RanksText(running), form(len(running), "is", "are"))
 }
 
 // place says where some ranks are.
@@ -214,13 +198,9 @@ func (s *story) place(g Group) string {
 		text += " (" + host + ")"
 	}
 	if late > 0 {
-		verb := " is "
-		if len(g.Ranks) > 1 {
-			verb = " are "
-		}
-		text += verb + wording.Count(int(late), "step", "steps") + " behind and"
+		text += " " + form(len(g.Ranks), "is", "are") + " " + wording.Count(int(late), "step", "steps") + " behind and"
 	}
-	return text + " " + g.stand(len(g.Ranks) > 1)
+	return text + " " + g.stand()
 }
 
 // others says where most ranks are that are no suspects.
@@ -238,9 +218,9 @@ func (s *story) others(suspects []int) string {
 	case 0:
 		return ""
 	case 1:
-		return "the other " + most.wait(false)
+		return "the other " + most.wait()
 	default:
-		return fmt.Sprintf("%d others %s", n, most.wait(true))
+		return fmt.Sprintf("%d others %s", n, most.wait())
 	}
 }
 
@@ -250,31 +230,25 @@ func (g Group) among(ranks []int, are bool) Group {
 	return g
 }
 
-// stand says where a group of one or several ranks is: in the user's line if that runs, else in
-// the call that waits.
-func (g Group) stand(several bool) string {
-	verb := func(one, many string) string {
-		if several {
-			return many
-		}
-		return one
-	}
+// stand says where a group is: in the user's line if that runs, else in the call that waits.
+func (g Group) stand() string {
+	is, waits := form(len(g.Ranks), "is ", "are "), form(len(g.Ranks), "waits in ", "wait in ")
 	if len(g.Threads) == 0 {
-		return verb("is ", "are ") + g.State
+		return is + g.State
 	}
 	frames := g.Threads[0].Frames
 	if len(frames) == 0 {
-		return verb("is", "are") + " in no Python code"
+		return is + "in no Python code"
 	}
 	line := func(f Frame) string { return fmt.Sprintf("%s:%d %s", path.Base(f.File), f.Line, f.Function) }
 	at := slices.IndexFunc(frames, Frame.user)
 	switch {
 	case at == 0:
-		return verb("is", "are") + " at " + line(frames[0])
+		return is + "at " + line(frames[0])
 	case at < 0:
-		return verb("waits", "wait") + " in " + line(frames[0])
+		return waits + line(frames[0])
 	}
-	return verb("waits", "wait") + " in " + called(frames[:at]) + callingLine + line(frames[at])
+	return waits + called(frames[:at]) + callingLine + line(frames[at])
 }
 
 // called names the call of a library in which a user's line waits: the innermost one that has a name
@@ -285,18 +259,18 @@ func called(frames []Frame) string {
 }
 
 // wait is stand without the line that makes the waiting call.
-func (g Group) wait(several bool) string {
-	text, _, _ := strings.Cut(g.stand(several), callingLine)
+func (g Group) wait() string {
+	text, _, _ := strings.Cut(g.stand(), callingLine)
 	return text
 }
 
 // callingLine precedes the user's line that makes the waiting call.
 const callingLine = ", called in "
 
-// NewStood is NewHang of a job that has ended by a failure since; its text is empty if of no worker
+// NewStood is newHang of a job that has ended by a failure since; its text is empty if of no worker
 // is known where it stood.
 func NewStood(silent time.Duration, nodes []*Node) Hang {
-	h := NewHang(silent, nodes, nil)
+	h := newHang(silent, nodes, nil, false, false)
 	if !slices.ContainsFunc(h.Groups, Group.placed) {
 		h.Text = ""
 	}

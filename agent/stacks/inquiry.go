@@ -52,10 +52,7 @@ const (
 // BetweenLooks is the pause between two looks in a row.
 const BetweenLooks = 300 * time.Millisecond
 
-// Due reports whether it is time to ask the nodes after that silence.
-func (i *Inquiry) Due(silent, limit time.Duration) bool { return Due(i.Auto, silent, limit) }
-
-// Due is Inquiry.Due.
+// Due reports whether it is time to ask the nodes after that silence; see Inquiry.Auto.
 func Due(auto bool, silent, limit time.Duration) bool {
 	return limit > 0 && (silent >= limit || auto && silent >= limit/2)
 }

@@ -14,15 +14,15 @@ import (
 // TestMayWork: a worker whose stacks move, compile or write a checkpoint may work; one that stands does not.
 func TestMayWork(t *testing.T) {
 	stand := []*Node{on("a", 7, waiting(0), frames(1, "train.py:load")), nil}
-	dark := []*Node{on("a", 7, Worker{Rank: 0, State: "running", Why: "x"})}
-	stopped := []*Node{on("a", 7, Worker{Rank: 0, State: "stopped in do_signal_stop", Why: "it is stopped"})}
+	dark := []*Node{on("a", 7, Group{Ranks: []int{0}, State: "running", Why: "x"})}
+	stopped := []*Node{on("a", 7, Group{Ranks: []int{0}, State: "stopped in do_signal_stop", Why: "it is stopped"})}
 	for name, c := range map[string]struct {
 		first, second []*Node
 		want          bool
 	}{
 		"all stand":         {stand, stand, false},
 		"one moves":         {stand, []*Node{on("a", 7, waiting(0), frames(1, "train.py:evaluate")), nil}, true},
-		"one has no stack":  {stand, []*Node{on("a", 7, waiting(0), Worker{Rank: 1, State: "running", Why: "x"})}, false},
+		"one has no stack":  {stand, []*Node{on("a", 7, waiting(0), Group{Ranks: []int{1}, State: "running", Why: "x"})}, false},
 		"none has a stack":  {dark, dark, true},
 		"all are stopped":   {stopped, stopped, false},
 		"nobody answers":    {[]*Node{nil}, []*Node{nil}, true},
@@ -42,9 +42,9 @@ func TestDebugged(t *testing.T) {
 		fold Fold
 		want bool
 	}{
-		"nobody": {NewFold([]Worker{waiting(0)}), false},
-		"pdb":    {NewFold([]Worker{waiting(0), {Rank: 1, Threads: []Thread{{Main: true, Frames: []Frame{{"/usr/lib/python3.11/pdb.py", 1, "interaction"}}}}}}), true},
-		"gdb":    {NewFold([]Worker{waiting(0), {Rank: 1, State: "in a debugger, stopped", Why: "x"}}), true},
+		"nobody": {NewFold([]Group{waiting(0)}), false},
+		"pdb":    {NewFold([]Group{waiting(0), {Ranks: []int{1}, Threads: []Thread{{Main: true, Frames: []Frame{{"/usr/lib/python3.11/pdb.py", 1, "interaction"}}}}}}), true},
+		"gdb":    {NewFold([]Group{waiting(0), {Ranks: []int{1}, State: "in a debugger, stopped", Why: "x"}}), true},
 	} {
 		if got := c.fold.debugged(); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -116,7 +116,7 @@ func TestWorks(t *testing.T) {
 // TestIdle: a job without steps, of which a rank has ended, hangs if each of the others is known to
 // stand; else nobody knows.
 func TestIdle(t *testing.T) {
-	kernel := func(state string) Worker { return Worker{Rank: 0, Source: SourceKernel, State: state, Why: "x"} }
+	kernel := func(state string) Group { return Group{Ranks: []int{0}, Source: SourceKernel, State: state, Why: "x"} }
 	over := &Node{Host: "b", Ended: []int{1}}
 	for name, c := range map[string]struct {
 		nodes []*Node

@@ -238,11 +238,7 @@ func NCCLText(nodes []*Node) string {
 		parts = append(parts, fmt.Sprintf("%s behind, too", wording.Count(more, "other rank is", "other ranks are")))
 	}
 	if len(all.Mute) > 0 {
-		verb := "do"
-		if len(all.Mute) == 1 {
-			verb = "does"
-		}
-		parts = append(parts, fmt.Sprintf("%s %s not answer", RanksText(all.Mute), verb))
+		parts = append(parts, fmt.Sprintf("%s %s not answer", RanksText(all.Mute), form(len(all.Mute), "does", "do")))
 	}
 	switch {
 	case len(parts) > 0:

@@ -98,7 +98,7 @@ func TestNCCLOfAllNodes(t *testing.T) {
 		"rank 19 has begun 19 of 42 AllReduce; 1 other rank is behind, too; ranks 8, 9 do not answer" {
 		t.Errorf("%q", text)
 	}
-	h := NewHang(0, []*Node{behind(3)}, nil)
+	h := newHang(0, []*Node{behind(3)}, nil, false, false)
 	if !strings.HasSuffix(h.Text, "; NCCL: rank 3 has begun 3 of 42 AllReduce") {
 		t.Errorf("a hang is told as %q", h.Text)
 	}

@@ -13,7 +13,7 @@ const pySpyPatience = 2 * time.Second
 // Trace adds the stacks that Collect did not get by py-spy, which reads the memory of a process
 // without stopping it. run runs a command. Without py-spy, or its permission to read, nothing
 // changes.
-func Trace(ctx context.Context, targets []Target, workers []Worker, run func(ctx context.Context, argv []string) ([]byte, error)) {
+func Trace(ctx context.Context, targets []Target, workers []Group, run func(ctx context.Context, argv []string) ([]byte, error)) {
 	ctx, cancel := context.WithTimeout(ctx, pySpyPatience)
 	defer cancel()
 	for i := range workers {
@@ -55,9 +55,4 @@ func parsePySpy(text []byte, pid int) []Thread {
 		return []Thread{t}
 	}
 	return nil
-}
-
-// tells is Group.tells for one worker.
-func (w *Worker) tells() bool {
-	return Group{Threads: w.Threads, State: w.State, Why: w.Why}.tells()
 }

@@ -21,11 +21,11 @@ const pySpySays = `[{"pid":7,"thread_id":1,"thread_name":"other","os_thread_id":
 
 func TestTrace(t *testing.T) {
 	targets := []Target{{Rank: 0, Pid: 6}, {Rank: 1, Pid: 7}, {Rank: 2, Pid: 8}, {Rank: 3, Pid: 9}}
-	workers := []Worker{
+	workers := []Group{
 		at(0, "asked"),
-		{Rank: 1, Source: SourceKernel, State: "sleeping", Why: "x"},
-		{Rank: 2, Source: SourceKernel, State: "stopped", Why: "it is stopped"},
-		{Rank: 3, Source: SourceKernel, State: "sleeping", Why: "x"},
+		{Ranks: []int{1}, Source: SourceKernel, State: "sleeping", Why: "x"},
+		{Ranks: []int{2}, Source: SourceKernel, State: "stopped", Why: "it is stopped"},
+		{Ranks: []int{3}, Source: SourceKernel, State: "sleeping", Why: "x"},
 	}
 	var asked []string
 	Trace(t.Context(), targets, workers, func(_ context.Context, argv []string) ([]byte, error) {
@@ -79,7 +79,7 @@ func TestPySpy(t *testing.T) {
 		_ = cmd.Wait()
 		t.Skipf("py-spy may read no other process: %s", out)
 	}
-	var workers []Worker
+	var workers []Group
 	testkit.Eventually(t, "py-spy reads the stack", func() bool { // on a busy machine it may need longer than Trace gives it
 		workers = Collect(t.Context(), targets, MainThread, testkit.Patience)
 		Trace(t.Context(), targets, workers, func(ctx context.Context, argv []string) ([]byte, error) {

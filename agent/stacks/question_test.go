@@ -37,7 +37,7 @@ func TestQuestion(t *testing.T) {
 	defer cancel()
 	for node := range 2 {
 		wg.Go(func() {
-			answer(ctx, s, node, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")})} }, func(Hang) {})
+			answer(ctx, s, node, func() Node { return Node{Fold: NewFold([]Group{at(node, "f")})} }, func(Hang) {})
 		})
 	}
 	folds, err := Ask(ctx, s, 2, Now, testkit.Patience)
@@ -114,7 +114,7 @@ func TestTell(t *testing.T) {
 	heard := make(chan Hang, 8)
 	for node := range 2 {
 		wg.Go(func() {
-			answer(ctx, s, node, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
+			answer(ctx, s, node, func() Node { return Node{Fold: NewFold([]Group{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
 		})
 	}
 	for _, of := range []int{1, 2} {
@@ -130,7 +130,7 @@ func TestTell(t *testing.T) {
 	for range 2 {
 		nodes, err := Ask(ctx, s, 2, Now, testkit.Patience)
 		testkit.Check(t, err)
-		told := NewHang(time.Minute, nodes, nil)
+		told := newHang(time.Minute, nodes, nil, false, false)
 		for _, h := range []Hang{told, Resumed()} {
 			testkit.Check(t, Tell(ctx, s, h))
 			for range 2 {
@@ -149,7 +149,7 @@ func TestStood(t *testing.T) {
 	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	defer s.Close()
 	ctx := testkit.Within(t, testkit.Patience)
-	nodes := []*Node{nil, {Fold: NewFold([]Worker{waiting(4), frames(5, "train.py:load")}), Host: "b"}}
+	nodes := []*Node{nil, {Fold: NewFold([]Group{waiting(4), frames(5, "train.py:load")}), Host: "b"}}
 	finds := make(chan struct{}, 3)
 	want := NewStood(31*time.Second, nodes)
 	for _, group := range []int{1, 0, 2} {
@@ -159,7 +159,7 @@ func TestStood(t *testing.T) {
 		testkit.Equal(t, len(h.Groups), 2)
 	}
 	testkit.Equal(t, len(finds), 1)
-	for _, unknown := range [][]*Node{{nil, nil}, {{Fold: NewFold([]Worker{{Rank: 1, State: "sleeping", Source: SourceKernel}})}}} {
+	for _, unknown := range [][]*Node{{nil, nil}, {{Fold: NewFold([]Group{{Ranks: []int{1}, State: "sleeping", Source: SourceKernel}})}}} {
 		testkit.Equal(t, NewStood(time.Minute, unknown).Text, "")
 	}
 	limited, cancel := context.WithCancel(ctx)

@@ -33,6 +33,14 @@ func RanksText(ranks []int) string {
 	return "ranks " + RankList(ranks)
 }
 
+// form is that of a word for so many.
+func form(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
 // Text describes a group in lines that end in a line feed: each thread's innermost call first,
 // with a mark before the calls of the user's own code.
 func (g Group) Text() string {
