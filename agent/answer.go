@@ -110,7 +110,7 @@ func (w *hangWatch) succeeded() (ranks []int) {
 // stackNode is this node's answer: where its workers are, and their steps.
 func (w *hangWatch) stackNode(ctx context.Context) stacks.Node {
 	t := w.t
-	targets := t.stackTargets(t.assignment.ranks.base, t.workers.Procs)
+	targets := t.stackTargets(t.workers.Procs)
 	nccl := make(chan *stacks.NCCL, 1) // it answers late if a process does not answer it
 	go func() {
 		own, _ := host.Addrs()

@@ -9,8 +9,11 @@ import (
 
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
+	"rallypoint/agent/progress"
+	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
+	"rallypoint/core/world"
 	"rallypoint/internal/background"
 	"rallypoint/internal/host"
 	"rallypoint/internal/ownfile"
@@ -118,14 +121,16 @@ func (t *attempt) plan(files *logs.Attempt, locals []int) (sets [][][2]string, e
 	s := t.assignment
 	if t.workers == nil {
 		t.progress.Begin(s.Round, t.spec.Workers, t.changed)
-		t.openStacks()
 	}
 	t.progress.SetFailure(t.reportedFailure(t.assignment.group))
+	t.openStacks(locals)
 	t.openWorlds(locals)
 	for local := range t.spec.Workers {
-		p := place{
-			assignment: s, local: local, restarts: t.restarts.agreed, timers: t.timers, world: t.worlds.path(local),
-			progress: t.progress.Path(local), directive: t.progress.DirectivePath(local), stacks: t.stackPath(local),
+		p := place{assignment: s, local: local, restarts: t.restarts.agreed, files: map[string]string{
+			watchdog.EnvFile: t.timers, world.EnvFile: t.worlds.path(local), stacks.EnvFile: t.stackPath(local),
+		}}
+		if record := t.progress.Path(local); record != "" {
+			p.files[progress.EnvFile], p.files[progress.EnvDirective] = record, t.progress.DirectivePath(local)
 		}
 		if files.Plan != nil {
 			p.errorFile = files.Plan.Workers[local].ErrorFile

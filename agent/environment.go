@@ -43,13 +43,10 @@ func withoutOuter(environ []string) []string {
 // place is one worker's place in its round, as its environment describes it.
 type place struct {
 	*assignment
-	local               int
-	restarts            int
-	errorFile           string
-	timers              string // path of the watchdog's FIFO; "" if it is off
-	progress, directive string // paths of the progress record and of the directive file; "" if there are none
-	stacks              string // path of the stack file; "" if there is none
-	world               string // path of the world record; "" if there is none
+	local     int
+	restarts  int
+	errorFile string
+	files     map[string]string // the paths of ownFiles; "": there is none
 }
 
 // additions are the variables that a worker gets in addition to its own; the last one of a name
@@ -80,17 +77,10 @@ func additions(s *Spec, p place) [][2]string {
 		set = append(set, [2]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"})
 	}
 	set = append(set, protectedDefaults(s.Environ, p)...)
-	if p.timers != "" {
-		set = append(set, [2]string{watchdog.EnvFile, p.timers})
-	}
-	if p.progress != "" {
-		set = append(set, [2]string{progress.EnvFile, p.progress}, [2]string{progress.EnvDirective, p.directive})
-	}
-	if p.world != "" {
-		set = append(set, [2]string{world.EnvFile, p.world})
-	}
-	if p.stacks != "" {
-		set = append(set, [2]string{stacks.EnvFile, p.stacks})
+	for _, name := range ownFiles {
+		if path := p.files[name]; path != "" {
+			set = append(set, [2]string{name, path})
+		}
 	}
 	if s.VirtualRank {
 		source, devices, _ := virtualDevices(s.Environ, s.Workers) // Validate saw its error

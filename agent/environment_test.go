@@ -47,7 +47,10 @@ func TestInnerAgent(t *testing.T) {
 		return strings.HasPrefix(name, "RALLYPOINT_") || strings.HasPrefix(name, "TORCHELASTIC_")
 	}
 	p := testPlace(1)
-	p.timers, p.progress, p.directive, p.stacks = "outer", "outer", "outer", "outer"
+	p.files = make(map[string]string)
+	for _, name := range ownFiles {
+		p.files[name] = "outer"
+	}
 	page, err := os.ReadFile("../docs/environment.md")
 	if err != nil {
 		t.Fatal(err)

@@ -154,7 +154,7 @@ func (w *hangWatch) worked() bool {
 	if d.Stepped() || !d.Ended {
 		return false
 	}
-	return w.activity.Worked(stacks.Works(w.t.stackTargets(w.t.assignment.ranks.base, w.t.workers.Procs))) || w.ended > before
+	return w.activity.Worked(stacks.Works(w.t.stackTargets(w.t.workers.Procs))) || w.ended > before
 }
 
 // take takes that the job hangs, or that it steps again.

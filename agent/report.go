@@ -183,7 +183,7 @@ func (t *attempt) publishEnds(failures []failure.Failure) {
 // logLastStacks logs where the workers are that did not end within their grace, before they are
 // killed, and keeps it for their failures.
 func (t *attempt) logLastStacks(left []*process.Process) {
-	fold := stacks.NewFold(stacks.Collect(context.Background(), t.stackTargets(t.assignment.ranks.base, left), stacks.AllThreads, lastStacksPatience))
+	fold := stacks.NewFold(stacks.Collect(context.Background(), t.stackTargets(left), stacks.AllThreads, lastStacksPatience))
 	if len(fold.Groups) == 0 {
 		return
 	}

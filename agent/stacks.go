@@ -5,39 +5,39 @@ import (
 
 	"rallypoint/agent/process"
 	"rallypoint/agent/stacks"
+	"rallypoint/internal/ownfile"
 )
 
-// openStacks makes the files into which the workers of an attempt write their stacks; without
+// openStacks makes the files into which workers that are about to start write their stacks; without
 // them the job runs as well.
-func (t *attempt) openStacks() {
-	if t.progress.Folder() == "" {
+func (t *attempt) openStacks(locals []int) {
+	folder := t.progress.Folder()
+	if folder == "" {
 		return
 	}
-	var err error
-	if t.stacks, err = stacks.NewFiles(t.progress.Folder(), t.assignment.Round, t.spec.Workers); err != nil {
-		t.log.Warn("the workers' stacks cannot be collected: " + err.Error())
-	}
-}
-
-// renewStacks makes new files for the workers that are replaced.
-func (t *attempt) renewStacks() {
 	if t.stacks == nil {
-		return
+		t.stacks = make([]*ownfile.File, t.spec.Workers)
 	}
-	for _, local := range t.vacant {
-		next, err := stacks.NewFile(t.progress.Folder(), t.assignment.Round, local)
+	for _, local := range locals {
+		file, err := stacks.NewFile(folder, t.assignment.Round, local)
 		if err != nil {
 			t.log.Warn("the workers' stacks cannot be collected: " + err.Error())
-			continue
+			return
 		}
-		t.stacks[local].Remove()
-		t.stacks[local] = next
+		if before := t.stacks[local]; before != nil {
+			before.Remove()
+		}
+		t.stacks[local] = file
 	}
 }
 
 // removeRecords removes the files that the workers of an attempt share with the agent.
 func (t *attempt) removeRecords() {
-	stacks.RemoveFiles(t.stacks)
+	for _, file := range t.stacks {
+		if file != nil {
+			file.Remove()
+		}
+	}
 	t.stacks = nil
 	t.worlds.remove()
 	t.worlds = nil
@@ -45,20 +45,19 @@ func (t *attempt) removeRecords() {
 
 // stackPath is where a worker's stack file lies; "" if it has none.
 func (t *attempt) stackPath(local int) string {
-	if local >= len(t.stacks) {
+	if local >= len(t.stacks) || t.stacks[local] == nil {
 		return ""
 	}
 	return t.stacks[local].Path()
 }
 
-// stackTargets are those workers that still run, as they are asked for their stacks. base is the
-// rank of the first worker of the node.
-func (t *attempt) stackTargets(base int, workers []*process.Process) (targets []stacks.Target) {
+// stackTargets are those workers that still run, as they are asked for their stacks.
+func (t *attempt) stackTargets(workers []*process.Process) (targets []stacks.Target) {
 	for _, p := range workers {
 		if p.HasExited() {
 			continue
 		}
-		target := stacks.Target{Rank: base + p.Local, Pid: p.Pid}
+		target := stacks.Target{Rank: t.assignment.ranks.base + p.Local, Pid: p.Pid}
 		if p.Local < len(t.stacks) {
 			target.File = t.stacks[p.Local]
 		}

@@ -118,7 +118,6 @@ func (t *attempt) resume() error {
 // replace starts workers in the vacant places.
 func (t *attempt) replace() error {
 	before := t.files()
-	t.renewStacks()
 	t.guard.Starting()
 	files, launches, err := t.prepare(t.vacant)
 	if err == nil {

@@ -48,31 +48,9 @@ const (
 	maxText   = 1 << 18 // of the text after it
 )
 
-// NewFiles makes the files into which the workers' faulthandler writes, one for each, in a
-// folder, named after the round. It makes all or none.
-func NewFiles(folder string, round uint64, workers int) ([]*ownfile.File, error) {
-	var files []*ownfile.File
-	for local := range workers {
-		f, err := NewFile(folder, round, local)
-		if err != nil {
-			RemoveFiles(files)
-			return nil, err
-		}
-		files = append(files, f)
-	}
-	return files, nil
-}
-
-// NewFile makes the file of one worker.
+// NewFile makes the file of a folder into which the faulthandler of one worker writes in a round.
 func NewFile(folder string, round uint64, local int) (*ownfile.File, error) {
 	return ownfile.Create(filepath.Join(folder, fmt.Sprintf("%d.%d.stacks", round, local)), nil)
-}
-
-// RemoveFiles removes files.
-func RemoveFiles(files []*ownfile.File) {
-	for _, f := range files {
-		f.Remove()
-	}
 }
 
 // header is the first line of a file: which process writes into it, and by which descriptor.
