@@ -37,7 +37,7 @@ type Agent struct {
 	stopped  bool      // the workers of the last attempt were stopped, and none were started since
 	err      error     // of the run, once it has ended
 	unneeded string    // why it ended without needing this node any more; "": it did not
-	there    *Arrivals // answers the liveness barriers of the last round
+	there    func()    // ends the answers to the liveness barriers of the last round
 	again    time.Time // when the last attempt ended that another one follows; zero: none
 }
 
@@ -71,7 +71,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	h := &hangs{HangDetector: training.HangDetector{Timeout: max(spec.HangTimeout, 0)}, shownAt: noStep}
 	return &Agent{
 		launcher: l, history: &history{leaving: leaving{rule: spec.Leave, now: time.Now}}, hangs: h,
-		checks: &checks{launcher: l}, signals: newSignalDirector(n),
+		checks: &checks{launcher: l}, signals: newSignalDirector(n), there: func() {},
 	}, nil
 }
 
@@ -177,7 +177,7 @@ func (a *Agent) expose(b *promtext.Buffer) {
 
 // rounds runs one attempt after another.
 func (a *Agent) rounds() error {
-	defer func() { a.there.Stop() }()
+	defer func() { a.there() }()
 	for {
 		again, err := a.round()
 		if err != nil || !again {
@@ -269,8 +269,7 @@ func (a *Agent) takePlace() (err error) {
 	defer func() { a.stepDone(telemetry.StepRendezvous, began, err) }()
 	a.publish(telemetry.Joining{})
 	err = a.join()
-	a.there.Stop() // of the last round: while this node joins it still shows there that it is alive
-	a.there = nil
+	a.there() // while this node joins it still shows in the last round that it is alive
 	if err != nil {
 		return err
 	}

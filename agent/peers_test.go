@@ -109,7 +109,7 @@ func TestPeersFailures(t *testing.T) {
 func TestLostNode(t *testing.T) {
 	t.Run("all are there", func(t *testing.T) {
 		r := newRounds(3)
-		var there []*Arrivals
+		var there []func()
 		for range r.world {
 			there = append(there, AnswerBarriers(r.Keys(1), r.world))
 		}
@@ -118,16 +118,15 @@ func TestLostNode(t *testing.T) {
 		if a.lostNode() {
 			t.Error("a node is taken as lost")
 		}
-		for _, at := range there {
-			at.Stop()
+		for _, stop := range there {
+			stop()
 		}
 	})
 	t.Run("lost", func(t *testing.T) {
 		r := newRounds(2)
 		a := inRound(t, r, 0)
 		a.spec.LostNodeTimeout = time.Hour
-		at := AnswerBarriers(a.assignment.keys, a.assignment.groups)
-		defer at.Stop()
+		defer AnswerBarriers(a.assignment.keys, a.assignment.groups)()
 		r.set(func() { r.waiting = 1 })
 		if !a.lostNode() {
 			t.Error("the loss was not seen")

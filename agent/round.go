@@ -96,33 +96,22 @@ const (
 	barrierCompleteKey = barrierKey + "/complete"
 )
 
-// Arrivals answers the liveness barriers of a round while its workers run. A nil Arrivals
-// does nothing.
-type Arrivals struct{ stop func() }
-
-// AnswerBarriers answers the liveness barriers of a round with that many nodes and these keys,
-// until Stop. An Agent does so itself; this is for nodes with another agent, such as torch's.
-// Without its answers, a node whose workers have failed waits as long as it takes to declare any
-// lost node lost.
-func AnswerBarriers(keys store.Store, groups int) *Arrivals {
+// AnswerBarriers answers the liveness barriers of a round with that many nodes and these keys, until
+// stop, which may be called again. An Agent does so itself; this is for nodes with another agent, such
+// as torch's. Without its answers, a node whose workers have failed waits as long as it takes to declare
+// any lost node lost.
+func AnswerBarriers(keys store.Store, groups int) (stop func()) {
 	if groups < 2 {
-		return nil
+		return func() {}
 	}
-	return &Arrivals{background.Run(context.Background(), func(ctx context.Context) {
+	return background.Run(context.Background(), func(ctx context.Context) {
 		if keys.Wait(ctx, []string{barrierKey}) != nil {
 			return
 		}
 		if n, err := keys.Add(ctx, arrivalsKey, 1); err == nil && n >= int64(groups) {
 			_ = keys.Set(ctx, barrierCompleteKey, []byte("1"))
 		}
-	})}
-}
-
-// Stop ends the answers.
-func (a *Arrivals) Stop() {
-	if a != nil {
-		a.stop()
-	}
+	})
 }
 
 // lostNode waits for the cause of a failure that the budget does not cover: it

@@ -230,14 +230,14 @@ func TestLostNodeWithAnnouncement(t *testing.T) {
 		r.use(t, s)
 		a := s.agent
 		a.assignment = &assignment{Outcome: rendezvous.Outcome{Round: 1}, groups: 2, keys: r.Keys(1)}
-		peer := AnswerBarriers(r.Keys(1), 2)
-		own := AnswerBarriers(a.assignment.keys, a.assignment.groups)
+		stopPeer := AnswerBarriers(r.Keys(1), 2)
+		stopOwn := AnswerBarriers(a.assignment.keys, a.assignment.groups)
 		a.spec.LostNodeTimeout = time.Hour
 		if got := a.lostNode(); got != lost {
 			t.Errorf("lost %v: %v", lost, got)
 		}
-		peer.Stop()
-		own.Stop()
+		stopPeer()
+		stopOwn()
 	}
 }
 

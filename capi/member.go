@@ -20,7 +20,7 @@ import (
 type member struct {
 	backend.Node
 	join      singleFlight[rendezvous.Outcome]
-	there     *agent.Arrivals // in the last round; the one join that runs has it
+	there     func() // ends the answers to the barriers of the last round; the one join that runs has it
 	finishing singleFlight[struct{}]
 	shutdown  singleFlight[struct{}]
 	closing   singleFlight[struct{}]
@@ -32,7 +32,7 @@ type member struct {
 
 // newMember starts what tells of m's news.
 func newMember(m backend.Node) *member {
-	o := &member{Node: m, changed: wake.New()}
+	o := &member{Node: m, changed: wake.New(), there: func() {}}
 	o.join.ended, o.finishing.ended = o.news.set, o.news.set
 	o.shutdown.ended, o.closing.ended = o.news.set, o.news.set
 	o.stop = background.Run(context.Background(), func(ctx context.Context) {
@@ -53,8 +53,7 @@ func newMember(m backend.Node) *member {
 // liveness barriers: the library answers them, since the process is alive.
 func (m *member) next(ctx context.Context) (rendezvous.Outcome, error) {
 	o, err := m.Next(ctx)
-	m.there.Stop() // of the last round, to which it showed until now that it is alive
-	m.there = nil
+	m.there() // of the last round, to which it showed until now that it is alive
 	if err == nil {
 		m.there = agent.AnswerBarriers(m.Keys(o.Round), o.World)
 	}
@@ -73,7 +72,7 @@ func (b borrowed) Changed() <-chan struct{} { return b.changed }
 // Close ends everything that newMember and the calls have started.
 func (m *member) Close() error {
 	m.join.close()
-	m.there.Stop()
+	m.there()
 	m.finishing.close()
 	m.shutdown.close()
 	m.closing.close()
