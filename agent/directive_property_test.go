@@ -108,8 +108,9 @@ func TestNoDirectiveTwice(t *testing.T) {
 			rdzv: s, records: records, round: 1, log: slog.New(slog.DiscardHandler), patience: time.Hour,
 			ending: func() bool { return false }, given: make(map[string]bool),
 		}
-		for local, path := range records.Begin(1, 2, progress.CauseStart) {
-			w := &scripted{puppet: newPuppet(t, path), step: 4, took: make(map[string]int64)}
+		records.Begin(1, 2, progress.CauseStart)
+		for local := range 2 {
+			w := &scripted{puppet: newPuppet(t, records.Path(local)), step: 4, took: make(map[string]int64)}
 			s.workers = append(s.workers, w)
 			s.f.workers = append(s.f.workers, &directedWorker{process: &process.Process{Local: local}})
 			s.report(w, w.step)

@@ -535,7 +535,8 @@ func TestRoundEndsWhileHeld(t *testing.T) {
 func TestEndingDirectiveStands(t *testing.T) {
 	records := progress.NewTracker([]string{progress.EnvDir + "=" + t.TempDir()}, slog.New(slog.DiscardHandler))
 	defer records.Close()
-	worker := newPuppet(t, records.Begin(1, 1, progress.CauseStart)[0])
+	records.Begin(1, 1, progress.CauseStart)
+	worker := newPuppet(t, records.Path(0))
 	ending := true
 	d := &directive{DirectiveNotice: rendezvous.DirectiveNotice{ID: "d1", Kind: rendezvous.DirectiveDrain}, number: 1, deadline: time.Now().Add(time.Hour), saved: true}
 	w := &directedWorker{process: &process.Process{}, pending: []*directive{d}}

@@ -56,13 +56,13 @@ var inMount = map[string]func(t *testing.T, dir string){
 	"full": func(t *testing.T, dir string) {
 		tracker, log := trackerIn(t, dir)
 		wantNoRecords(t, tracker, log, "no space left on device") // of two workers one has no room
-		if paths := tracker.Begin(2, 1, CauseFailure); paths[0] == "" {
+		if paths := begin(tracker, 2, 1, CauseFailure); paths[0] == "" {
 			t.Errorf("the room of what failed was not given back: %s", log)
 		}
 	},
 	"full later": func(t *testing.T, dir string) {
 		tracker, log := trackerIn(t, dir)
-		if paths := tracker.Begin(1, 1, CauseFailure); paths[0] == "" {
+		if paths := begin(tracker, 1, 1, CauseFailure); paths[0] == "" {
 			t.Fatal(log)
 		}
 		path := tracker.DirectivePath(0)
@@ -100,7 +100,7 @@ func trackerIn(t *testing.T, dir string) (*Tracker, *strings.Builder) {
 
 func wantNoRecords(t *testing.T, tracker *Tracker, log *strings.Builder, why string) {
 	t.Helper()
-	if paths := tracker.Begin(1, 2, CauseFailure); paths[0] != "" || paths[1] != "" {
+	if paths := begin(tracker, 1, 2, CauseFailure); paths[0] != "" || paths[1] != "" {
 		t.Errorf("paths %q", paths)
 	}
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "progress cannot be recorded") || !strings.Contains(text, why) {

@@ -1,10 +1,8 @@
 package progress
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -40,17 +38,11 @@ func newFolder(environ []string) (folder, error) {
 	var tried []error
 	for _, base := range bases(environ) {
 		removeLeft(base, os.Geteuid(), time.Now)
-		for {
-			path := filepath.Join(base, folderPrefix+strings.ToLower(rand.Text()[:8]))
-			err := os.Mkdir(path, 0o700)
-			if err == nil {
-				return lockFolder(path), nil
-			}
-			if !errors.Is(err, fs.ErrExist) {
-				tried = append(tried, err)
-				break
-			}
+		path, err := os.MkdirTemp(base, folderPrefix)
+		if err == nil {
+			return lockFolder(path), nil
 		}
+		tried = append(tried, err)
 	}
 	return folder{}, errors.Join(tried...)
 }

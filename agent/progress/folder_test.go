@@ -104,7 +104,7 @@ func TestRelativeFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	testkit.Check(t, os.Mkdir("records", 0o700))
 	tracker, log := trackerIn(t, "records")
-	if path := tracker.Begin(1, 1, CauseStart)[0]; !filepath.IsAbs(path) {
+	if path := begin(tracker, 1, 1, CauseStart)[0]; !filepath.IsAbs(path) {
 		t.Errorf("the path is %q: %s", path, log)
 	}
 }

@@ -33,6 +33,15 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+// begin begins a round, and returns where the records of its workers lie.
+func begin(tracker *Tracker, number uint64, workers int, cause Cause) (paths []string) {
+	tracker.Begin(number, workers, cause)
+	for local := range workers {
+		paths = append(paths, tracker.Path(local))
+	}
+	return paths
+}
+
 // store writes a step as a worker does, by a mapping.
 func store(t *testing.T, path string, step int64) {
 	t.Helper()
@@ -77,7 +86,7 @@ func (r *rig) want(want *training.Report) {
 // TestRecord holds the bytes that docs/progress-record.md describes.
 func TestRecord(t *testing.T) {
 	r := newRig(t)
-	paths := r.Begin(1, 2, CauseFailure)
+	paths := begin(r.Tracker, 1, 2, CauseFailure)
 	got, err := os.ReadFile(paths[1])
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +111,7 @@ func TestRecord(t *testing.T) {
 func TestCountedSteps(t *testing.T) {
 	const s = time.Second
 	r := newRig(t)
-	paths := r.Begin(4, 2, CauseFailure)
+	paths := begin(r.Tracker, 4, 2, CauseFailure)
 	r.after(s)
 	storeAt(t, paths[0], offsetCounted, 100)
 	storeAt(t, paths[1], offsetCounted, 100)
@@ -139,7 +148,7 @@ func TestReports(t *testing.T) {
 	const s = time.Second
 	r := newRig(t)
 	r.want(nil)
-	paths := r.Begin(4, 2, CauseFailure)
+	paths := begin(r.Tracker, 4, 2, CauseFailure)
 	r.after(s)
 	r.want(nil)
 	store(t, paths[0], 100)
@@ -160,7 +169,7 @@ func TestReports(t *testing.T) {
 		t.Errorf("after the round its record is there: %v", err)
 	}
 
-	paths = r.Begin(5, 2, CauseFailure)
+	paths = begin(r.Tracker, 5, 2, CauseFailure)
 	if _, step, recorded := r.Highest(); step != noStep || !recorded {
 		t.Errorf("before the first step the highest is %d, %v", step, recorded)
 	}
@@ -199,7 +208,7 @@ func TestStandstill(t *testing.T) {
 	if r.Standstill() != 0 {
 		t.Error("there is one without a round")
 	}
-	paths := r.Begin(1, 2, CauseFailure)
+	paths := begin(r.Tracker, 1, 2, CauseFailure)
 	r.after(time.Hour)
 	want(0)
 	for step := range int64(6) {
@@ -216,7 +225,7 @@ func TestStandstill(t *testing.T) {
 	r.direct(0, true)
 	want(0)
 
-	paths = r.Begin(2, 1, CauseFailure)
+	paths = begin(r.Tracker, 2, 1, CauseFailure)
 	for step := range int64(6) {
 		store(t, paths[0], step)
 		r.after(10 * time.Second)
@@ -232,7 +241,7 @@ func TestStandstill(t *testing.T) {
 func TestGone(t *testing.T) {
 	r := newRig(t)
 	r.Gone(0)
-	paths := r.Begin(1, 3, CauseFailure)
+	paths := begin(r.Tracker, 1, 3, CauseFailure)
 	r.Gone(3)
 	r.want(nil)
 	r.Gone(2)
@@ -293,7 +302,7 @@ func TestHostileRecords(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			paths := r.Begin(1, 2, CauseFailure)
+			paths := begin(r.Tracker, 1, 2, CauseFailure)
 			c.spoil(t, paths[1])
 			store(t, paths[0], 3)
 			r.after(time.Second)
@@ -314,7 +323,7 @@ func TestHostileRecords(t *testing.T) {
 // TestReplacedRecord is a worker that puts something else in the place of its record.
 func TestReplacedRecord(t *testing.T) {
 	r := newRig(t)
-	path := r.Begin(1, 1, CauseFailure)[0]
+	path := begin(r.Tracker, 1, 1, CauseFailure)[0]
 	store(t, path, 3)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -343,7 +352,7 @@ func TestNoFolder(t *testing.T) {
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "progress cannot be recorded") || !strings.Contains(text, file) || !strings.Contains(text, EnvDir) {
 		t.Errorf("the log has %q", text)
 	}
-	if paths := tracker.Begin(1, 2, CauseFailure); paths[0] != "" || paths[1] != "" || tracker.Folder() != "" {
+	if paths := begin(tracker, 1, 2, CauseFailure); paths[0] != "" || paths[1] != "" || tracker.Folder() != "" {
 		t.Errorf("paths %q in %q", paths, tracker.Folder())
 	}
 	tracker.Sample()
@@ -365,7 +374,7 @@ func TestFolderInTheWay(t *testing.T) {
 	if err := os.Symlink(victim, filepath.Join(r.Folder(), "1.1")); err != nil {
 		t.Fatal(err)
 	}
-	if paths := r.Begin(1, 2, CauseFailure); paths[0] != "" || paths[1] != "" {
+	if paths := begin(r.Tracker, 1, 2, CauseFailure); paths[0] != "" || paths[1] != "" {
 		t.Errorf("paths %q", paths)
 	}
 	if text := r.log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "file exists") {
@@ -374,7 +383,7 @@ func TestFolderInTheWay(t *testing.T) {
 	if left, err := os.ReadFile(victim); err != nil || string(left) != "mine" {
 		t.Errorf("%q, %v", left, err)
 	}
-	if paths := r.Begin(2, 1, CauseFailure); paths[0] == "" {
+	if paths := begin(r.Tracker, 2, 1, CauseFailure); paths[0] == "" {
 		t.Error("the next round has no records either")
 	}
 }
@@ -383,7 +392,7 @@ func TestFolderInTheWay(t *testing.T) {
 // often again after a change.
 func TestSampleInterval(t *testing.T) {
 	r := newRig(t)
-	path := r.Begin(1, 1, CauseStart)[0]
+	path := begin(r.Tracker, 1, 1, CauseStart)[0]
 	want := func(quiet, want time.Duration) {
 		t.Helper()
 		r.time = r.time.Add(quiet)
@@ -406,7 +415,7 @@ func TestSampleInterval(t *testing.T) {
 // too quick to be seen one by one.
 func TestStepsMade(t *testing.T) {
 	r := newRig(t)
-	paths := r.Begin(1, 2, CauseStart)
+	paths := begin(r.Tracker, 1, 2, CauseStart)
 	for i, c := range []struct{ first, second, made int64 }{{41200, -1, 1}, {41210, 3, 10}, {41210, 5, 2}, {41000, 5, 1}, {41000, 5, 0}} {
 		store(t, paths[0], c.first)
 		if c.second >= 0 {
@@ -438,7 +447,7 @@ func TestNilTracker(t *testing.T) {
 // TestDirectiveWords holds what docs/progress-record.md says of the words of a directive.
 func TestDirectiveWords(t *testing.T) {
 	r := newRig(t)
-	path := r.Begin(1, 1, CauseFailure)[0]
+	path := begin(r.Tracker, 1, 1, CauseFailure)[0]
 	asked := Asked{Number: 0x0102, Kind: 3, Named: true}
 	for _, c := range []struct {
 		name   string
@@ -497,7 +506,7 @@ func write(t *testing.T, path string, offset int64, text string) {
 // TestDirectiveFile is replaced at once, and gone with the record.
 func TestDirectiveFile(t *testing.T) {
 	r := newRig(t)
-	path := r.Begin(1, 1, CauseFailure)[0]
+	path := begin(r.Tracker, 1, 1, CauseFailure)[0]
 	step := int64(7)
 	if err := r.WriteDirective(0, &Directive{Number: 1, ID: "d1", Kind: "save", Step: &step, By: "admin", Reason: "<a> \"b\"\n"}); err != nil {
 		t.Fatal(err)
@@ -572,7 +581,7 @@ func TestPulse(t *testing.T) {
 		}
 	}
 	want(time.Time{}, false)
-	paths := r.Begin(1, 2, CauseStart)
+	paths := begin(r.Tracker, 1, 2, CauseStart)
 	want(time.Time{}, false)
 	r.SetStalled("no step")
 	r.want(&training.Report{Round: 1, Workers: 2, Stalled: "no step"})
@@ -598,7 +607,7 @@ func TestPulse(t *testing.T) {
 	if err := r.WriteDirective(1, &Directive{ID: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	paths = r.Begin(2, 2, CauseFailure)
+	paths = begin(r.Tracker, 2, 2, CauseFailure)
 	want(time.Time{}, false)
 	r.want(nil)
 	// A worker announces that it makes no step, and does not say when it does again.
@@ -625,7 +634,7 @@ func TestPulse(t *testing.T) {
 // directive of the round before is gone, and a worker that is replaced begins anew.
 func TestContinue(t *testing.T) {
 	r := newRig(t)
-	paths := r.Begin(1, 2, CauseStart)
+	paths := begin(r.Tracker, 1, 2, CauseStart)
 	store(t, paths[0], 7)
 	store(t, paths[1], 6)
 	r.after(time.Second)

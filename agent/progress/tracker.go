@@ -38,7 +38,6 @@ type Tracker struct {
 
 	mu        sync.Mutex
 	folder    folder // without a path: none
-	closed    bool
 	attempts  int
 	records   []*record             // of the running attempt; nil: there are none
 	round     *round                // of the last attempt; nil before the first
@@ -105,19 +104,16 @@ func (t *Tracker) Close() {
 	t.End()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.folder.path != "" && !t.closed {
+	if t.folder.path != "" {
 		if err := t.folder.remove(); err != nil {
 			t.log.Warn("cannot remove the folder of the workers' progress records: " + err.Error())
 		}
 	}
-	t.closed = true
 }
 
-// Begin makes the records of the workers of a round and returns their paths by local rank; "" for
-// a worker without one. cause is why the round does not continue the one before. It ends the
-// previous round.
-func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
-	paths := make([]string, workers)
+// Begin makes the records of the workers of a round. cause is why the round does not continue the one
+// before. It ends the previous round.
+func (t *Tracker) Begin(number uint64, workers int, cause Cause) {
 	t.End()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,20 +122,16 @@ func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 	for i := range t.round.workers {
 		t.round.workers[i].step = noStep
 	}
-	if t.folder.path == "" || t.closed {
-		return paths
+	if t.folder.path == "" {
+		return
 	}
 	t.attempts++
 	records, err := newRecords(t.folder.path, t.attempts, workers)
 	if err != nil {
 		t.log.Warn(unavailable(err))
-		return paths
+		return
 	}
 	t.records, t.round.recorded = records, true
-	for i, r := range records {
-		paths[i] = r.file.Path()
-	}
-	return paths
 }
 
 // Continue begins a round in which the workers of the last attempt run on, but for some, which are

@@ -36,7 +36,7 @@ func TestWaits(t *testing.T) {
 	}
 	r.NoteWaits(4, []bool{true, false}) // before the first round
 	want()
-	paths = r.Begin(1, 2, CauseStart)
+	paths = begin(r.Tracker, 1, 2, CauseStart)
 	r.NoteWaits(4, []bool{true, false}) // before the first step
 	look(61, true, false)
 	want()
@@ -76,6 +76,6 @@ func TestWaits(t *testing.T) {
 	want()
 	look(122, true, false)
 	want(1, 0)
-	paths = r.Begin(2, 2, CauseFailure)
+	paths = begin(r.Tracker, 2, 2, CauseFailure)
 	want()
 }
