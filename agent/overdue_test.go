@@ -85,18 +85,19 @@ func TestWatchdogHarmless(t *testing.T) {
 	}
 }
 
-// eventLog is a sink.
+// eventLog keeps the events that are written to it.
 type eventLog struct {
 	mu   sync.Mutex
 	all  []string
 	more wake.Signal
 }
 
-func (e *eventLog) Record(event []byte) {
+func (e *eventLog) Write(event []byte) (int, error) {
 	e.mu.Lock()
-	e.all = append(e.all, string(event))
+	e.all = append(e.all, strings.TrimSuffix(string(event), "\n"))
 	e.mu.Unlock()
 	e.more.Set()
+	return len(event), nil
 }
 
 func (e *eventLog) count(name string) (n int) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -155,9 +156,9 @@ type Spec struct {
 	Logs           logs.Spec
 	Stdout, Stderr *os.File               // the console, for copied lines; the workers inherit 1 and 2
 	Streams        *linequeue.Streams     // their queues, if others write to them, too; nil: the agent makes them
-	Events         telemetry.Sink         // of the agent and its workers; nil: none
-	RdzvEvents     telemetry.Sink         // of the rendezvous as this node sees it; nil: none
-	Metrics        telemetry.Sink         // torch's metrics; nil: none
+	Events         io.Writer              // of the agent and its workers, see telemetry.Run; nil: none
+	RdzvEvents     io.Writer              // of the rendezvous as this node sees it; nil: none
+	Metrics        io.Writer              // torch's metrics; nil: none
 	Spans          telemetry.Spans        // of the traces of rounds; nil: none
 	Expose         func(*promtext.Buffer) // adds to the metrics of the health port; nil: nothing
 	Backend        string                 // of the rendezvous, for events

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"sync"
@@ -32,20 +33,22 @@ type (
 	}
 )
 
-// recorder keeps what a sink is given.
+// recorder keeps the lines that are written to it.
 type recorder struct {
 	mu    sync.Mutex
 	texts [][]byte
 	more  func([]byte)
 }
 
-func (r *recorder) Record(text []byte) {
+func (r *recorder) Write(line []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	text := bytes.TrimSuffix(line, []byte("\n"))
 	r.texts = append(r.texts, text)
 	if r.more != nil {
 		r.more(text)
 	}
+	return len(line), nil
 }
 
 // metrics are the metrics that were recorded, "name=value", durations without their value

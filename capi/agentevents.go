@@ -7,18 +7,7 @@ import (
 	"sync"
 
 	"rallypoint/agent"
-	"rallypoint/agent/telemetry"
 )
-
-// eventSinks hands events to each of several.
-type eventSinks []telemetry.Sink
-
-// Record implements telemetry.Sink.
-func (e eventSinks) Record(event []byte) {
-	for _, sink := range e {
-		sink.Record(event)
-	}
-}
 
 // maxEvents is how many events are kept for C: more than the workers of a large
 // node make in one attempt.

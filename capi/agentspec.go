@@ -7,6 +7,7 @@ import "C"
 import (
 	"cmp"
 	"errors"
+	"io"
 	"os"
 	"time"
 	"unsafe"
@@ -16,7 +17,6 @@ import (
 	"rallypoint/agent"
 	workerlogs "rallypoint/agent/logs"
 	"rallypoint/agent/process"
-	"rallypoint/agent/telemetry"
 	"rallypoint/backend"
 	"rallypoint/core/params"
 	"rallypoint/internal/linequeue"
@@ -47,17 +47,16 @@ func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
 	queue := linequeue.New(file, "events_fd")
 	queue.ReportElsewhere(func(text string) { logger.Warn(text) })
 	p.queue = queue
-	pipe := telemetry.LineSink{W: queue}
-	sinks := eventSinks{pipe}
 	if spec.Events != nil {
-		sinks = append(sinks, spec.Events)
+		spec.Events = io.MultiWriter(queue, spec.Events)
+	} else {
+		spec.Events = queue
 	}
-	spec.Events = sinks
 	if config.flags&C.RP_AGENT_RDZV_EVENTS != 0 {
-		spec.RdzvEvents = pipe
+		spec.RdzvEvents = queue
 	}
 	if config.flags&C.RP_AGENT_METRICS != 0 {
-		spec.Metrics = pipe
+		spec.Metrics = queue
 	}
 	return nil
 }
@@ -279,7 +278,7 @@ func setFlags(spec *agent.Spec, config *C.rp_agent_config) error {
 	if config.flags&C.RP_AGENT_EVENTS != 0 {
 		spec.Streams = linequeue.NewStreams(os.Stdout, os.Stderr)
 		spec.Streams.Report(func(text string) { logger.Warn(text) })
-		spec.Events = telemetry.LineSink{W: spec.Streams.Err}
+		spec.Events = spec.Streams.Err
 	}
 	return nil
 }

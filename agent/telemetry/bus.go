@@ -5,6 +5,8 @@ package telemetry
 
 import (
 	"context"
+	"encoding/json"
+	"io"
 	"log/slog"
 	"time"
 
@@ -23,11 +25,19 @@ type Run struct {
 	MaxRestarts int
 	Serial      int32 // of the agent among those of this process
 
-	Events     Sink  // of the agent and its workers; nil: none
-	RdzvEvents Sink  // of the rendezvous; nil: none
-	Metrics    Sink  // torch's; nil: none
-	Spans      Spans // of its traces; nil: none
-	Log        *slog.Logger
+	// Torch's events and metrics, a line of JSON a call. A write must not wait: the agent would.
+	Events     io.Writer // of the agent and its workers; nil: none
+	RdzvEvents io.Writer // of the rendezvous; nil: none
+	Metrics    io.Writer // nil: none
+
+	Spans Spans // of its traces; nil: none
+	Log   *slog.Logger
+}
+
+// writeLine writes an event or a metric.
+func writeLine(to io.Writer, v any) {
+	text, _ := json.Marshal(v) // these types cannot fail
+	_, _ = to.Write(append(text, '\n'))
 }
 
 // remaining is the number of restarts left in the budget.

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -66,9 +65,7 @@ func (me *metrics) Take(s State, message Message) {
 // record hands a number to the sink.
 func (me *metrics) record(name string, value int64) {
 	now := float64(time.Now().UnixMicro()) / 1e6
-	if text, err := json.Marshal(metric{now, metricGroup, name, value}); err == nil {
-		me.run.Metrics.Record(text)
-	}
+	writeLine(me.run.Metrics, metric{now, metricGroup, name, value})
 }
 
 // role is record for a number that torch names after the workers' role.

@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -77,9 +76,7 @@ func (r *rdzvEvents) record(event rdzvEvent, format string, args ...any) {
 	}
 	event.Name = "rallypoint:" + event.Name
 	event.RunID, event.Hostname, event.Pid, event.LocalID = r.run.ID, host.FullNameOf(r.run.Host), os.Getpid(), &r.run.Serial
-	if text, err := json.Marshal(event); err == nil {
-		r.run.RdzvEvents.Record(text)
-	}
+	writeLine(r.run.RdzvEvents, event)
 }
 
 // joined records this node's place in a round, and on its first node that the

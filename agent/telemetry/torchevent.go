@@ -129,9 +129,7 @@ func (te *torchEvents) record(s State, name, source, state string, detail any, f
 	if fill != nil {
 		fill(&event.Metadata)
 	}
-	if text, err := json.Marshal(event); err == nil {
-		te.run.Events.Record(text)
-	}
+	writeLine(te.run.Events, event)
 }
 
 // status is record for a state of the agent or of a worker.

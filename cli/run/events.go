@@ -3,6 +3,7 @@ package run
 import (
 	_ "embed"
 	"errors"
+	"io"
 	"log/slog"
 
 	rallypoint "rallypoint"
@@ -49,12 +50,12 @@ func (c *config) setTraces(log *slog.Logger) (close func()) {
 
 // eventSink returns where events go: nowhere, to stderr, or to a handler that torch knows by that
 // name. option is the option with the name.
-func eventSink(option, name, interpreter string, env []string, stderr *linequeue.Queue, log *slog.Logger) (sink telemetry.Sink, close func(), err error) {
+func eventSink(option, name, interpreter string, env []string, stderr *linequeue.Queue, log *slog.Logger) (to io.Writer, close func(), err error) {
 	switch name {
 	case "null":
 		return nil, func() {}, nil
 	case "console":
-		return telemetry.LineSink{W: stderr}, func() {}, nil
+		return stderr, func() {}, nil
 	}
 	h, err := startHelper(interpreter, eventHandlerScript, env, name)
 	if why := errHelper(""); errors.As(err, &why) {
@@ -65,5 +66,5 @@ func eventSink(option, name, interpreter string, env []string, stderr *linequeue
 	}
 	events := linequeue.New(h.conn, "the event handler "+name)
 	events.ReportElsewhere(func(text string) { log.Warn(text) })
-	return telemetry.LineSink{W: events}, func() { events.Flush(); h.close(pluginPatience) }, nil
+	return events, func() { events.Flush(); h.close(pluginPatience) }, nil
 }
