@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +17,10 @@ import (
 	"time"
 
 	"rallypoint/core/params"
+	"rallypoint/core/peer"
 	"rallypoint/internal/acceptloop"
 	"rallypoint/internal/httpport"
+	"rallypoint/internal/logsampler"
 	"rallypoint/internal/promtext"
 )
 
@@ -41,7 +44,10 @@ const (
 // Health serves /healthz, /readyz, /status and /metrics for as long as the agent
 // runs. A nil Health does nothing.
 type Health struct {
-	listener *userListener
+	listener net.Listener
+	check    *peer.Check         // of clients; nil: it takes all
+	refusals *logsampler.Sampler // of lines about clients
+	log      *slog.Logger
 	port     *httpport.Port
 	life     context.Context
 	end      context.CancelFunc
@@ -91,10 +97,9 @@ type HealthConfig struct {
 // NewHealth begins to serve an agent. It returns nil, having said why, if it cannot: the job runs
 // without it.
 func NewHealth(c HealthConfig) *Health {
-	value, logger := c.Address, c.Log
-	address, err := healthAddress(value)
+	address, err := healthAddress(c.Address)
 	if err != nil {
-		logger.Info(fmt.Sprintf("%s is %q, which is not a port: the health server is off", EnvHealthPort, value))
+		c.Log.Info(fmt.Sprintf("%s is %q, which is not a port: the health server is off", EnvHealthPort, c.Address))
 		return nil
 	}
 	if address == "" {
@@ -102,15 +107,36 @@ func NewHealth(c HealthConfig) *Health {
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		logger.Warn("the health server is off: " + err.Error())
+		c.Log.Warn("the health server is off: " + err.Error())
 		return nil
 	}
-	h := &Health{listener: newUserListener(listener, c.Users, logger)}
-	h.port = httpport.New(named(healthPages(&c, h.listener.check != nil), address), maxHealthConns, logger)
+	h := &Health{listener: listener, check: loopbackCheck(listener, c.Users), log: c.Log}
+	h.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, func(s logsampler.Summary) {
+		h.log.Warn("the health port refused more connections", "count", s.Count, "last", s.Last)
+	})
+	h.port = httpport.New(named(healthPages(&c, h.check != nil), address), maxHealthConns, c.Log)
 	h.life, h.end = context.WithCancel(context.Background())
-	logger.Info("health, status and metrics: http://" + listener.Addr().String())
-	h.serving.Go(func() { h.accept(logger) })
+	c.Log.Info("health, status and metrics: http://" + listener.Addr().String())
+	h.serving.Go(h.accept)
 	return h
+}
+
+// loopbackCheck lets only some users connect to a loopback address.
+func loopbackCheck(l net.Listener, users params.LoopbackUsers) *peer.Check {
+	if addr, ok := l.Addr().(*net.TCPAddr); ok && addr.IP.IsLoopback() {
+		return peer.NewLoopbackCheck(users)
+	}
+	return nil
+}
+
+// refused logs a client that was not taken.
+func (h *Health) refused(from netip.AddrPort, why error) {
+	switch {
+	case errors.Is(why, peer.ErrEnded):
+		h.log.Debug("a connection to the health port ended before it was accepted", "address", from.String())
+	case h.refusals.Note("other_user", from.Addr().String()):
+		h.log.Warn("the health port refused a connection: "+why.Error(), "address", from.String())
+	}
 }
 
 // Close stops the server at once, and waits for its handlers.
@@ -127,7 +153,7 @@ func (h *Health) Close() {
 	h.cut(func(c *healthConn) bool { return !c.spoke })
 	h.serving.Wait()
 	late.Stop()
-	h.listener.refusals.Close()
+	h.refusals.Close()
 }
 
 // cut closes some connections.
@@ -142,9 +168,9 @@ func (h *Health) cut(which func(*healthConn) bool) {
 }
 
 // accept accepts connections until the listener is closed.
-func (h *Health) accept(log *slog.Logger) {
-	_ = acceptloop.Run(h.life, log, "connections to the health port", func() error {
-		conn, err := h.listener.Accept()
+func (h *Health) accept() {
+	_ = acceptloop.Run(h.life, h.log, "connections to the health port", func() error {
+		conn, err := h.check.Accept(h.listener, h.refused)
 		if err == nil {
 			if c := h.admit(conn); c != nil {
 				h.serving.Go(func() { h.serve(c) })

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -90,8 +89,8 @@ func TestHealthKeepsTextsFromOthers(t *testing.T) {
 	}
 	for address, private := range map[string]bool{"127.0.0.1:0": true, "0.0.0.0:0": false} {
 		l := testkit.Must(net.Listen("tcp", address))(t)
-		if u := newUserListener(l, params.LoopbackUsers{}, slog.New(slog.DiscardHandler)); (u.check != nil) != private {
-			t.Errorf("%s is private: %v", address, u.check != nil)
+		if check := loopbackCheck(l, params.LoopbackUsers{}); (check != nil) != private {
+			t.Errorf("%s is private: %v", address, check != nil)
 		}
 		l.Close()
 	}

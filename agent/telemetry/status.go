@@ -79,6 +79,8 @@ type WorkerStatus struct {
 // StatusTracker is a Consumer that keeps the agent's status for the health port. It is safe for
 // concurrent use, and takes no other lock while it holds its own.
 type StatusTracker struct {
+	run *Run
+
 	mu       sync.Mutex
 	status   Status
 	since    time.Time
@@ -167,7 +169,7 @@ func (st *StatusTracker) started(s State, procs []*process.Process) {
 	}
 	st.set(func(v *Status) {
 		v.Phase, v.World, v.Restarts, v.Workers = PhaseRunning, s.Place.Workers, s.Restarts, workers
-		st.left = v.Budget - s.Restarts + s.Expired
+		st.left = st.run.remaining(s)
 	})
 }
 
@@ -315,7 +317,7 @@ func (s *Status) workerMetrics(m *promtext.Buffer) {
 // NewStatusTracker returns the status of a run that begins now.
 func NewStatusTracker(run *Run) *StatusTracker {
 	now := time.Now()
-	return &StatusTracker{since: now, left: run.MaxRestarts, status: Status{
+	return &StatusTracker{run: run, since: now, left: run.MaxRestarts, status: Status{
 		RunID: run.ID, Role: run.Role, Host: host.NameOf(run.Host), Pid: os.Getpid(), Version: rallypoint.Version(),
 		StartedAt: now, Phase: PhaseStarting, Budget: run.MaxRestarts,
 	}}

@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,7 +19,9 @@ import (
 	"strings"
 	"time"
 
+	"rallypoint/agent/logs"
 	"rallypoint/internal/background"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/printable"
 )
 
@@ -81,15 +82,8 @@ func ReportTrainJob(getenv func(string) string, status *StatusTracker, log *slog
 		return func(bool) {}
 	}
 	end := background.Run(context.Background(), func(ctx context.Context) {
-		tick := time.NewTicker(trainJobPeriod)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				t.report(ctx, false)
-			case <-ctx.Done():
-				return
-			}
+		for backoff.Sleep(ctx, trainJobPeriod) {
+			t.report(ctx, false)
 		}
 	})
 	return func(succeeded bool) {
@@ -180,12 +174,8 @@ func (t *trainJob) post(ctx context.Context, s trainerStatus) error {
 	}
 	request.Header.Set("Content-Type", "application/json")
 	if t.token != "" { // which Kubernetes renews
-		f, err := os.Open(t.token)
+		text, err := logs.ReadRegular(t.token, maxSecret)
 		if err != nil {
-			return err
-		}
-		text, err := io.ReadAll(io.LimitReader(f, maxSecret))
-		if err = cmp.Or(err, f.Close()); err != nil {
 			return err
 		}
 		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(text)))
