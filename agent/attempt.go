@@ -29,7 +29,6 @@ type attempt struct {
 	started   time.Time
 	logs      []*logs.Attempt // by local rank: those started together have one
 	watchdog  *watchdog.Watchdog
-	oom       process.OOMCounter // since the workers were started
 	outputs   []logs.Worker
 	streams   []*logs.Stream
 	reading   sync.WaitGroup           // of an output, for the announcement of its worker's failure
@@ -49,7 +48,7 @@ func newAttempt(l *launcher, h *history, hangs *hangs) *attempt {
 	n := l.spec.Workers
 	t := &attempt{
 		launcher: l, history: h, hangs: hangs, logs: make([]*logs.Attempt, n), outputs: make([]logs.Worker, n),
-		oom: l.oom, ended: make(map[int]*process.Process), followers: newFollowers(), survival: survival{able: make([]bool, n)},
+		ended: make(map[int]*process.Process), followers: newFollowers(), survival: survival{able: make([]bool, n)},
 	}
 	t.oom.Reset()
 	return t
@@ -122,7 +121,7 @@ func (t *attempt) plan(files *logs.Attempt, locals []int) (sets [][][2]string, e
 	if t.workers == nil {
 		t.progress.Begin(s.Round, t.spec.Workers, t.changed)
 	}
-	t.progress.SetFailure(t.reportedFailure(t.assignment.group))
+	t.progress.SetFailure(t.reportedFailure(s.group))
 	t.openStacks(locals)
 	t.openWorlds(locals)
 	for local := range t.spec.Workers {
@@ -212,7 +211,7 @@ func (t *attempt) launches(to *logs.Attempt, sets [][][2]string, locals []int) (
 		}
 		descriptors[local] = files
 		launches = append(launches, process.Launch{
-			Local: local, Argv: arguments(&t.spec, local), Env: merge(t.spec.Environ, sets[local]), Files: files, CPUs: t.spec.cpus(local), Site: t.site,
+			Local: local, Argv: arguments(&t.spec, local), Env: merge(t.spec.Environ, sets[local]), Files: files, CPUs: t.spec.CPUs[local], Site: t.site,
 		})
 		names = append(names, logs.Names{Role: t.spec.Role, Host: host.NameOf(t.spec.Host), Local: local, Rank: s.ranks.base + local})
 	}

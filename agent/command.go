@@ -1,20 +1,16 @@
 package agent
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"rallypoint/agent/logs"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
@@ -43,7 +39,7 @@ func (s *Spec) command(entry string) rendezvous.Command {
 		case at > 0 && s.Argv[at-1] == "-c":
 			said[0], open = "-c "+s.Argv[at], 0
 		case at > 0 || strings.Contains(s.Argv[at], "/"):
-			copyScript(sum, s.Argv[at])
+			sum.Write(scriptBody(s.Argv[at]))
 		}
 	}
 	fmt.Fprintf(sum, "\x00%q, %s", said, workers)
@@ -66,25 +62,17 @@ func scriptAt(argv []string, entry string) int {
 	return at + 1 + rest // the interpreter, if there is no script
 }
 
-// copyScript writes what a script consists of, but for its first line if that names an interpreter,
-// which may be elsewhere on each node. What is no script adds nothing.
-func copyScript(w io.Writer, path string) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return
+// scriptBody is a script but for its first line if that names an interpreter, which may be elsewhere on
+// each node; nothing of what is no script.
+func scriptBody(path string) []byte {
+	text, _ := logs.ReadRegular(path, maxScript)
+	switch {
+	case bytes.HasPrefix(text, []byte("\x7fELF")):
+		return nil
+	case bytes.HasPrefix(text, []byte("#!")):
+		_, text, _ = bytes.Cut(text, []byte("\n"))
 	}
-	defer file.Close()
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxScript {
-		return
-	}
-	r := bufio.NewReader(file)
-	switch head, _ := r.Peek(4); {
-	case bytes.Equal(head, []byte("\x7fELF")):
-		return
-	case bytes.HasPrefix(head, []byte("#!")):
-		_, _ = r.ReadString('\n')
-	}
-	_, _ = io.CopyN(w, r, maxScript)
+	return text
 }
 
 // secretName matches what precedes values that nobody else should see, and urlUser a user and

@@ -204,11 +204,7 @@ func (a *assignment) agreeDeparture(ctx context.Context, step int64) (int64, err
 		return -1, err
 	}
 	if a.group == 0 {
-		names := make([]string, a.groups)
-		for i := range names {
-			names[i] = departurePrefix + strconv.Itoa(i)
-		}
-		texts, err := a.keys.MultiGet(ctx, names)
+		texts, err := ofEach(ctx, a.keys, departurePrefix, a.groups)
 		if err != nil {
 			return -1, err
 		}

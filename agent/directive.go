@@ -159,11 +159,11 @@ func (di *directives) look(ctx context.Context) {
 		if d.ID == departureID {
 			continue
 		}
-		if !d.announced && di.allHave(d) {
+		if !d.announced && di.all(func(w *directedWorker) bool { return slices.Contains(w.taken, d) }) {
 			d.announced = true
 			di.log.Info(fmt.Sprintf("directive %s: delivered to the workers of this node%s", d.ID, atStep(d.Step)))
 		}
-		if !d.saved && di.allSaved(d) {
+		if !d.saved && di.all(func(w *directedWorker) bool { return w.saved >= d.number }) { // or for a later one, which is at no earlier step
 			d.saved = true
 			di.log.Info(fmt.Sprintf("directive %s: the workers of this node have saved", d.ID))
 			di.report(ctx, d.ID, "that its workers have saved", func(ctx context.Context) error { return di.rdzv.ReportSaved(ctx, di.round, d.ID) })
@@ -207,8 +207,10 @@ func (di *directives) taken(w *directedWorker) {
 func (di *directives) arm(w *directedWorker, answer progress.Answer, err error) {
 	d, local := w.pending[0], w.process.Local
 	if err == nil {
-		if failed := di.write(local, d); failed != nil {
-			di.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d sees the request, but not its author and reason: %v", d.ID, local, failed))
+		if d.ID != departureID { // which is no concern of the worker's script
+			if failed := di.records.WriteDirective(local, d.file()); failed != nil {
+				di.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d sees the request, but not its author and reason: %v", d.ID, local, failed))
+			}
 		}
 		err = di.records.Release(local, d.ask(), max(d.Step, 0))
 		w.shown = d
@@ -222,31 +224,11 @@ func (di *directives) arm(w *directedWorker, answer progress.Answer, err error) 
 	}
 }
 
-// write writes a worker's directive file; none about leaving the round, which is no concern of its
-// script.
-func (di *directives) write(local int, d *directive) error {
-	if d.ID == departureID {
-		return nil
-	}
-	return di.records.WriteDirective(local, d.file())
-}
-
 func (di *directives) refuse(w *directedWorker, text string) {
 	if !w.refused {
 		w.refused = true
 		di.log.Warn(text)
 	}
-}
-
-// allHave reports whether the workers that know directives have taken one.
-func (di *directives) allHave(d *directive) bool {
-	return di.all(func(w *directedWorker) bool { return slices.Contains(w.taken, d) })
-}
-
-// allSaved reports whether the workers that know directives have saved because of one, or of
-// a later one, which is at no earlier step.
-func (di *directives) allSaved(d *directive) bool {
-	return di.all(func(w *directedWorker) bool { return w.saved >= d.number })
 }
 
 // all reports whether something holds for each running worker that knows directives, of

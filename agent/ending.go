@@ -170,7 +170,7 @@ func (e *ending) carry() (again bool, err error) {
 	published()
 	e.roundOver()
 	e.keepCulprit()
-	e.failures, e.hang, e.lastStacks = nil, nil, nil
+	e.failures, e.hang, e.lastStacks = nil, "", nil
 	followers := e.followers
 	e.followers = newFollowers()
 	e.questions.Go(followers.end)
@@ -251,7 +251,7 @@ func (e *ending) asksToLeave() bool {
 		return true
 	case e.how != someFailed:
 		return false
-	case e.still > 0 || e.hang != nil:
+	case e.still > 0 || e.hang != "":
 		e.log.Info(fmt.Sprintf("the failure does not count for --on-failure leave: the workers had made no step for %v, the cause may be another node", e.still.Round(time.Second)))
 		return false
 	}

@@ -114,39 +114,28 @@ func protectedDefaults(environ []string, p place) (set [][2]string) {
 // envConf is torchrun's variable for --rdzv-conf.
 const envConf = "PET_RDZV_CONF"
 
-// withoutToken removes the path of the token's file from an environment: neither workers nor
-// their children need it.
-func withoutToken(environ []string) []string {
-	env := make([]string, 0, len(environ))
+// merge adds variables to an environment. It takes the path of the token's file out of that: neither
+// workers nor their children need it.
+func merge(environ []string, set [][2]string) []string {
+	has := func(set [][2]string, name string) bool {
+		return slices.ContainsFunc(set, func(v [2]string) bool { return v[0] == name })
+	}
+	env := make([]string, 0, len(environ)+len(set))
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
-		switch name {
-		case params.EnvTokenFile:
-			continue
-		case envConf:
-			options := strings.Split(value, ",")
-			options = slices.DeleteFunc(options, func(option string) bool {
+		if name == envConf {
+			options := slices.DeleteFunc(strings.Split(value, ","), func(option string) bool {
 				key, _, _ := strings.Cut(option, "=")
 				return strings.TrimSpace(key) == "token_file"
 			})
 			entry = name + "=" + strings.Join(options, ",")
 		}
-		env = append(env, entry)
-	}
-	return env
-}
-
-// merge adds variables to an environment, and takes the token's file out of it.
-func merge(environ []string, set [][2]string) []string {
-	env := make([]string, 0, len(environ)+len(set))
-	for _, entry := range withoutToken(environ) {
-		name, _, _ := strings.Cut(entry, "=")
-		if !slices.ContainsFunc(set, func(v [2]string) bool { return v[0] == name }) {
+		if name != params.EnvTokenFile && !has(set, name) {
 			env = append(env, entry)
 		}
 	}
 	for i, v := range set {
-		if !slices.ContainsFunc(set[i+1:], func(w [2]string) bool { return w[0] == v[0] }) {
+		if !has(set[i+1:], v[0]) {
 			env = append(env, v[0]+"="+v[1])
 		}
 	}

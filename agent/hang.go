@@ -128,10 +128,10 @@ func (w *hangWatch) look() (again time.Duration) {
 	}
 	w.idle.Store(!d.Stepped() && d.Ended)
 	switch {
-	case (moved || worked) && t.hang != nil:
+	case (moved || worked) && t.hang != "":
 		w.take(stacks.Resumed())
 		w.resumed.Set()
-	case stacks.Due(w.auto(), d.Silent(), d.Limit()) && t.hang == nil:
+	case stacks.Due(w.auto(), d.Silent(), d.Limit()) && t.hang == "":
 		w.suspected.Set()
 	}
 	if left > 0 {
@@ -161,21 +161,14 @@ func (w *hangWatch) worked() bool {
 func (w *hangWatch) take(h stacks.Hang) {
 	t := w.t
 	if h.Text == "" {
-		if t.hang == nil {
-			return
-		}
-		t.hang, t.lastStacks = nil, nil
-		t.progress.SetStalled("")
-		t.publish(telemetry.Stalled{Suspects: []int{}})
+		h = stacks.Resumed() // whatever else it says
+	}
+	if t.hang == h.Text { // by the store, too
 		return
 	}
-	if t.hang != nil && t.hang.Text == h.Text { // by the store, too
-		return
-	}
-	t.hang = &h
+	t.hang, t.lastStacks = h.Text, slices.Clone(h.Groups)
 	t.progress.SetStalled(h.Text)
 	t.publish(telemetry.Stalled{Text: h.Text, Suspects: h.Suspects})
-	t.lastStacks = slices.Clone(h.Groups)
 	local := h.Restart - t.assignment.ranks.base
 	if t.spec.OnHang != HangRestart || local < 0 || local >= len(t.workers.Procs) || t.workers.Procs[local].HasExited() {
 		return
@@ -232,7 +225,7 @@ func (w *hangWatch) follow(ctx context.Context) {
 func (w *hangWatch) lookBack() {
 	t := w.t
 	still := t.progress.Standstill()
-	if still == 0 || t.hang != nil || t.spec.HangTimeout < 0 {
+	if still == 0 || t.hang != "" || t.spec.HangTimeout < 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stoodPatience)

@@ -37,13 +37,11 @@ func (h *history) noteFailure(s rendezvous.RoundStop) {
 
 // reportedFailure is the last failure as the node of that rank reports it, for a status of the job that
 // no control plane has, or one that has not seen it: one node of a round does.
-func (h *history) reportedFailure(group int) training.Failure {
-	if group != 0 || h.failed.Round == 0 {
-		return training.Failure{}
+func (h *history) reportedFailure(group int) (f training.Failure, at time.Time) {
+	if group != 0 {
+		return f, at
 	}
-	f := h.failed
-	f.Age = time.Since(h.failedAt)
-	return f
+	return h.failed, h.failedAt
 }
 
 // leaving is what a node knows of its failures that count for the rule.

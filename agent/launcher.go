@@ -25,8 +25,8 @@ type launcher struct {
 	tree          *logs.Tree
 	console       *logs.Console
 	sleepDetector *process.SleepDetector
-	timers        string // path of the watchdog's FIFO; "" if it is off
-	oom           process.OOMCounter
+	timers        string             // path of the watchdog's FIFO; "" if it is off
+	oom           process.OOMCounter // since workers were started last
 }
 
 func newLauncher(n *node) *launcher {

@@ -118,13 +118,19 @@ func readNumber(ctx context.Context, s store.Store, key string) (int, error) {
 	return strconv.Atoi(string(text))
 }
 
-// assignRanks is agent 0's part.
-func assignRanks(ctx context.Context, s store.Store, groups int) error {
+// ofEach reads what each agent of a round writes under a prefix with its rank. It blocks until all have
+// done so, or ctx ends.
+func ofEach(ctx context.Context, s store.Store, prefix string, groups int) ([][]byte, error) {
 	keys := make([]string, groups)
 	for i := range keys {
-		keys[i] = rendezvous.RoleInfoPrefix + strconv.Itoa(i)
+		keys[i] = prefix + strconv.Itoa(i)
 	}
-	texts, err := s.MultiGet(ctx, keys)
+	return s.MultiGet(ctx, keys)
+}
+
+// assignRanks is agent 0's part.
+func assignRanks(ctx context.Context, s store.Store, groups int) error {
+	texts, err := ofEach(ctx, s, rendezvous.RoleInfoPrefix, groups)
 	if err != nil {
 		return fmt.Errorf("read role infos: %w", err)
 	}
@@ -133,10 +139,10 @@ func assignRanks(ctx context.Context, s store.Store, groups int) error {
 		if err := json.Unmarshal(text, &infos[i]); err != nil {
 			return fmt.Errorf("role info of agent %d: %w", i, err)
 		}
-		keys[i] = rendezvous.AssignedRanksPrefix + strconv.Itoa(i)
 	}
-	shares := shareRanks(infos)
+	shares, keys := shareRanks(infos), make([]string, groups)
 	for i, r := range shares {
+		keys[i] = rendezvous.AssignedRanksPrefix + strconv.Itoa(i)
 		texts[i] = fmt.Appendf(nil, "[%d, %d, %d, %d]", r.base, r.world, r.roleBase, r.roleWorld)
 	}
 	if n := shares[0].restarts; n > 0 {
@@ -202,11 +208,7 @@ func (a *assignment) meet(ctx context.Context, count, last string) (value []byte
 
 // members reads the role infos of the round's agents; nil if its store does not answer.
 func (a *assignment) members(ctx context.Context) []telemetry.MemberStatus {
-	names := make([]string, a.groups)
-	for i := range names {
-		names[i] = rendezvous.RoleInfoPrefix + strconv.Itoa(i)
-	}
-	texts, err := a.keys.MultiGet(ctx, names)
+	texts, err := ofEach(ctx, a.keys, rendezvous.RoleInfoPrefix, a.groups)
 	if err != nil {
 		return nil
 	}

@@ -21,18 +21,10 @@ import (
 
 // findings is what is known of why the workers of an attempt make no steps.
 type findings struct {
-	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
+	hang       string         // says that the job makes no step any more; "": it does, as far as is known
 	still      time.Duration  // without a step when it ended; 0: the job made steps
 	stood      string         // where the workers of the job were then; "": that is not known
 	lastStacks []stacks.Group // of workers that were killed after their grace, or of that hang
-}
-
-// hangText says that the job makes no step any more; "": it does, as far as is known.
-func (f *findings) hangText() string {
-	if f.hang == nil {
-		return ""
-	}
-	return f.hang.Text
 }
 
 // lastStack is where a worker was before it was killed; "" if that is not known.
@@ -49,7 +41,7 @@ func (f *findings) lastStack(rank int) string {
 func (t *attempt) describe(p *process.Process) *failure.Failure {
 	f := &failure.Failure{
 		Rank: t.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: -int(unix.SIGKILL),
-		Host: host.NameOf(t.spec.Host), Time: time.Now(), ErrorFile: process.NotAvailable, Message: p.Fault, Asleep: fellAsleep(p),
+		Host: host.NameOf(t.spec.Host), Time: time.Now(), ErrorFile: process.NotAvailable, Message: p.Fault, Asleep: p.Stuck && strings.Contains(p.Fault, "(state D)"),
 	}
 	if p.HasExited() { // else its watch may be writing these
 		f.ExitCode, f.Time = p.Code, p.At
@@ -61,22 +53,15 @@ func (t *attempt) describe(p *process.Process) *failure.Failure {
 // firstFailure describes the worker whose failure ends an attempt, as far as that is known
 // without asking a name server or reading what it wrote.
 func (t *attempt) firstFailure() *failure.Failure {
-	var first *process.Process
-	if len(t.failures) > 0 {
-		first = t.failures[0]
-	} else { // the one that cannot be killed
-		for _, p := range t.workers.Procs {
-			if p.Fault != "" {
-				first = p
-				break
-			}
-		}
+	failed := t.failures
+	if len(failed) == 0 { // the one that cannot be killed
+		failed = slices.DeleteFunc(slices.Clone(t.workers.Procs), func(p *process.Process) bool { return p.Fault == "" })
 	}
-	if first == nil {
-		return &failure.Failure{Host: host.NameOf(t.spec.Host), Hang: t.hangText()}
+	if len(failed) == 0 {
+		return &failure.Failure{Host: host.NameOf(t.spec.Host), Hang: t.hang}
 	}
-	f := t.describe(first)
-	f.Hang, f.Still, f.Stood = t.hangText(), t.still, t.stood
+	f := t.describe(failed[0])
+	f.Hang, f.Still, f.Stood = t.hang, t.still, t.stood
 	return f
 }
 
@@ -135,7 +120,7 @@ var errNotRead = fmt.Errorf("what the worker wrote to files is missing in the re
 func (t *attempt) report(p *process.Process, read func(func()) bool) (failure.Failure, error) {
 	f := *t.describe(p)
 	f.Host, f.ExitCode, f.Time, f.Terminated, f.Message = host.FullNameOf(t.spec.Host), p.Code, p.At, p.Stopped && p.Fault == "", ""
-	f.Stack, f.Hang, f.Still, f.Stood = t.lastStack(f.Rank), t.hangText(), t.still, t.stood
+	f.Stack, f.Hang, f.Still, f.Stood = t.lastStack(f.Rank), t.hang, t.still, t.stood
 	of, complete := t.outputs[p.Local], f // the goroutine's, if it is late
 	var completing error
 	err := errNotRead

@@ -212,13 +212,6 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
-func (s *Spec) cpus(local int) []int {
-	if s.CPUs == nil {
-		return nil
-	}
-	return s.CPUs[local]
-}
-
 // EntryPoint is the name of the command in reports and events: for an
 // interpreter the first argument that is no option, else the program.
 // interpreter is the program that runs scripts, "" if none does.
@@ -234,8 +227,11 @@ func EntryPoint(argv []string, interpreter string) string {
 	return ""
 }
 
-// setDefaults gives the agent's own streams, and its messages' limit, their defaults.
+// setDefaults gives the agent's own streams, its messages' limit and the workers' CPUs their defaults.
 func (s *Spec) setDefaults() {
+	if s.CPUs == nil {
+		s.CPUs = make([][]int, s.Workers)
+	}
 	s.ReportTimeout = cmp.Or(s.ReportTimeout, 5*time.Second)
 	s.Stdout = cmp.Or(s.Stdout, os.Stdout)
 	s.Stderr = cmp.Or(s.Stderr, os.Stderr)

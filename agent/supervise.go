@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -200,9 +199,6 @@ func (t *attempt) unkillableWorkers() bool {
 	}
 	return len(stuck) > 0
 }
-
-// fellAsleep reports whether a worker is stuck in uninterruptible sleep.
-func fellAsleep(p *process.Process) bool { return p.Stuck && strings.Contains(p.Fault, "(state D)") }
 
 // overdueMessage is how the message of a failure by the watchdog begins.
 const overdueMessage = "The timer"

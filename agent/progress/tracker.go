@@ -355,10 +355,10 @@ func (t *Tracker) SetStalled(text string) {
 
 // SetFailure adds the last failure, and its age, to later reports. A failure of round 0 stands
 // for none.
-func (t *Tracker) SetFailure(f training.Failure) {
+func (t *Tracker) SetFailure(f training.Failure, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.failure, t.failureAt = f, t.now().Add(-f.Age)
+	t.failure, t.failureAt = f, at
 }
 
 // SetSuspect makes a sentence a part of the reports of this node: a check finds it unfit, and it
