@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
@@ -32,7 +31,7 @@ func TestRestartBudget(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		s := newHarness(t, 1, "echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS; exit 3")
 		s.spec.MaxRestarts = n
-		s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
+		s.spec.Logs.Redirects = streamsOf(t, "1")
 		failures := s.failed(s.run())
 		if len(failures) != 1 || failures[0].ExitCode != 3 || failures[0].Terminated {
 			t.Errorf("failures %+v", failures)
@@ -58,7 +57,7 @@ func TestRestartSucceeds(t *testing.T) {
 // TestRegroup restarts the workers without a charge, and keeps their logs.
 func TestRegroup(t *testing.T) {
 	s := newHarness(t, 1, "echo $RALLYPOINT_ROUND $TORCHELASTIC_RESTART_COUNT; echo up > $SAY; [ $RALLYPOINT_ROUND = 3 ] || exec sleep 100")
-	s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
+	s.spec.Logs.Redirects = streamsOf(t, "1")
 	s.start()
 	for range 2 {
 		s.hear()

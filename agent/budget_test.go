@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/agent/logs"
 	"rallypoint/agent/progress"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
@@ -112,7 +111,7 @@ func (h *harness) idle(err error) *NoProgressError {
 func TestNoProgress(t *testing.T) {
 	s := newHarness(t, 1, reportStep+"first 42; echo the culprit >&2; echo up >$SAY; exit 7")
 	s.spec.MaxRestarts, s.spec.MaxNoProgress = 50, 2
-	s.spec.Logs.Redirects = logs.AllRanks(logs.StdErr)
+	s.spec.Logs.Redirects = streamsOf(t, "2")
 	idle := s.idle(s.run())
 	if idle.Rounds != 2 || idle.Step != 42 || s.rdzv.round != 4 {
 		t.Errorf("%+v in round %d", idle, s.rdzv.round)

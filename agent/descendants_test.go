@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/internal/testkit"
 )
@@ -166,7 +165,7 @@ func TestKeepDaemons(t *testing.T) {
 // and goroutines (the last in TestMain).
 func TestRestartsLeakNothing(t *testing.T) {
 	s := newHarness(t, 2, "echo x; exit $RANK")
-	s.spec.Logs.Tee = logs.AllRanks(logs.StdAll)
+	s.spec.Logs.Tee = streamsOf(t, "3")
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +275,7 @@ func TestWorkersAreBound(t *testing.T) {
 	}
 	first, last := usable[0], usable[len(usable)-1]
 	s := newHarness(t, 2, "echo $(grep Cpus_allowed_list /proc/self/status)")
-	s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
+	s.spec.Logs.Redirects = streamsOf(t, "1")
 	s.spec.CPUs = [][]int{{last}, {first}}
 	if err := s.run(); err != nil {
 		t.Fatal(err)

@@ -104,9 +104,9 @@ func TestUnguardedScript(t *testing.T) {
 // TestStderrInReport shows what the root cause said last, wherever its stderr went
 // (issue: no decorator needed).
 func TestStderrInReport(t *testing.T) {
-	for _, streams := range []logs.Std{logs.StdNone, logs.StdErr} {
+	for _, streams := range []string{"0", "2"} {
 		s := newHarness(t, 1, `i=0; while [ $i -lt 60 ]; do echo line $i >&2; i=$((i+1)); done; exit 3`)
-		s.spec.Logs.Redirects = logs.AllRanks(streams)
+		s.spec.Logs.Redirects = streamsOf(t, streams)
 		out, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 		if err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestStderrInReport(t *testing.T) {
 			t.Errorf("report:\n%s", text)
 		}
 		passed, _ := os.ReadFile(out.Name())
-		if got := strings.Count(string(passed), "\n"); (got == 60) != (streams == logs.StdNone) {
+		if got := strings.Count(string(passed), "\n"); (got == 60) != (streams == "0") {
 			t.Errorf("%d lines were passed on", got)
 		}
 	}
@@ -224,7 +224,7 @@ func TestNoFolderForLogs(t *testing.T) {
 	}
 
 	s = newHarness(t, 1, "exit 0")
-	s.spec.Logs = logs.Spec{TempDir: filepath.Join(t.TempDir(), "not", "there"), Redirects: logs.AllRanks(logs.StdErr)}
+	s.spec.Logs = logs.Spec{TempDir: filepath.Join(t.TempDir(), "not", "there"), Redirects: streamsOf(t, "2")}
 	start := new(process.StartError)
 	if err := s.run(); !errors.As(err, &start) || !strings.Contains(err.Error(), "TMPDIR") {
 		t.Errorf("files that were asked for: %v", err)

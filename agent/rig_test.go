@@ -23,6 +23,7 @@ import (
 	"rallypoint/core/store"
 	"rallypoint/core/training"
 	"rallypoint/internal/promtext"
+	"rallypoint/internal/testkit"
 	"rallypoint/internal/wake"
 )
 
@@ -50,6 +51,12 @@ type rounds struct {
 	command rendezvous.Command      // set by SetCommand
 	report  func() *training.Report // set by CarryTraining
 	news    wake.Signal             // of Changed
+}
+
+// streamsOf are the streams of all local ranks that -r and -t call by a number.
+func streamsOf(t *testing.T, number string) logs.StreamSpec {
+	t.Helper()
+	return testkit.Must(logs.ParseStreamSpec(number))(t)
 }
 
 func newRounds(world int) *rounds {

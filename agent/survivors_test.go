@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"rallypoint/agent/logs"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
@@ -82,7 +81,7 @@ func (r *regrouping) end() {
 // processes and are told the new round.
 func TestOthersContinue(t *testing.T) {
 	s := newRegrouping(t, 3)
-	s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
+	s.spec.Logs.Redirects = streamsOf(t, "1")
 	s.start()
 	first := s.hearFrom(3)
 	kill(t, first[1])

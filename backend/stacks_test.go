@@ -26,7 +26,7 @@ func TestStacksInEachPlace(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			r, j := &run{t, m.place(t)}, newJob(t)
-			j.dial, j.to = tcpstore.Connect, logs.AllRanks(logs.StdErr)
+			j.dial, j.to = tcpstore.Connect, testkit.Must(logs.ParseStreamSpec("2"))(t)
 			var p params.Params
 			for _, node := range r.nodes(2, 2, 2) {
 				p = node.Params()

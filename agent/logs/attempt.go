@@ -266,10 +266,10 @@ func (a *Attempt) Layout(workers int, started []int) (*Plan, error) {
 		w.ErrorFile = dir + "/error.json"
 		shown := spec.Ranks == nil || slices.Contains(spec.Ranks, local)
 		for _, s := range []struct {
-			std       Std
+			std       stdSet
 			name      string
 			file, tee *string
-		}{{StdOut, "stdout.log", &w.out, &w.teeOut}, {StdErr, "stderr.log", &w.err, &w.teeErr}} {
+		}{{stdOut, "stdout.log", &w.out, &w.teeOut}, {stdErr, "stderr.log", &w.err, &w.teeErr}} {
 			tee := spec.Tee.forRank(local)&s.std != 0
 			switch {
 			case tee || spec.Redirects.forRank(local)&s.std != 0:

@@ -65,7 +65,7 @@ func (k *keptRig) write(file *os.File, text string) {
 // TestKeptInFiles: of a stream that goes to a file the end of the file is told, from an offset on;
 // a file that is cut begins again.
 func TestKeptInFiles(t *testing.T) {
-	k := newKeptRig(t, &Spec{Redirects: AllRanks(StdAll)})
+	k := newKeptRig(t, &Spec{Redirects: StreamSpec{all: stdOut | stdErr}})
 	list := k.streams(os.Stdout, os.Stderr)
 	if len(list) != 4 || list[2].Name != NameOut || list[3].Name != NameErr || len(Among(list, 1)) != 2 {
 		t.Fatalf("%+v", list)
@@ -172,7 +172,7 @@ func TestKeptOnItsWay(t *testing.T) {
 
 // TestWatchOfAFile: a file that is written wakes who follows it.
 func TestWatchOfAFile(t *testing.T) {
-	k := newKeptRig(t, &Spec{Redirects: AllRanks(StdAll)})
+	k := newKeptRig(t, &Spec{Redirects: StreamSpec{all: stdOut | stdErr}})
 	list := k.streams(os.Stdout, os.Stderr)
 	news := wake.New()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,26 +8,22 @@ import (
 	"strings"
 )
 
-// Std is a set of a worker's output streams.
-type Std int
+// stdSet is a set of a worker's output streams.
+type stdSet int
 
 // The streams, as numbered by -r and -t.
 const (
-	StdNone Std = 0
-	StdOut  Std = 1
-	StdErr  Std = 2
-	StdAll  Std = StdOut | StdErr
+	stdNone stdSet = 0
+	stdOut  stdSet = 1
+	stdErr  stdSet = 2
 )
 
 // StreamSpec says for each local rank which streams are meant. The zero value
 // means none for all.
 type StreamSpec struct {
-	all   Std
-	ranks map[int]Std // nil: all ranks alike
+	all   stdSet
+	ranks map[int]stdSet // nil: all ranks alike
 }
-
-// AllRanks is a StreamSpec that is the same for each rank.
-func AllRanks(s Std) StreamSpec { return StreamSpec{all: s} }
 
 // ParseStreamSpec reads the value of -r or -t: one digit 0-3 for all ranks, or
 // items RANK:DIGIT joined by commas, where a rank that is not named has none.
@@ -37,7 +33,7 @@ func ParseStreamSpec(text string) (StreamSpec, error) {
 	if s, ok := parseStd(text); ok {
 		return StreamSpec{all: s}, nil
 	}
-	ranks := make(map[int]Std)
+	ranks := make(map[int]stdSet)
 	for item := range strings.SplitSeq(text, ",") {
 		rankText, digit, _ := strings.Cut(item, ":")
 		rank, err := strconv.ParseUint(rankText, 10, 31)
@@ -51,15 +47,15 @@ func ParseStreamSpec(text string) (StreamSpec, error) {
 	return StreamSpec{ranks: ranks}, nil
 }
 
-func parseStd(text string) (Std, bool) {
+func parseStd(text string) (stdSet, bool) {
 	if len(text) != 1 || text[0] < '0' || text[0] > '3' {
 		return 0, false
 	}
-	return Std(text[0] - '0'), true
+	return stdSet(text[0] - '0'), true
 }
 
 // forRank returns the streams of a local rank.
-func (s StreamSpec) forRank(local int) Std {
+func (s StreamSpec) forRank(local int) stdSet {
 	if s.ranks == nil {
 		return s.all
 	}
@@ -77,9 +73,9 @@ func (s StreamSpec) MaxRank() int {
 // isNone tells that no stream of any local rank is selected.
 func (s StreamSpec) isNone() bool {
 	for _, std := range s.ranks {
-		if std != StdNone {
+		if std != stdNone {
 			return false
 		}
 	}
-	return s.ranks != nil || s.all == StdNone
+	return s.ranks != nil || s.all == stdNone
 }

@@ -3,7 +3,7 @@ package logs
 import "testing"
 
 func TestParseStreamSpec(t *testing.T) {
-	for text, want := range map[string][]Std{
+	for text, want := range map[string][]stdSet{
 		"0":              {0, 0, 0},
 		"3":              {3, 3, 3},
 		"0:1":            {1, 0, 0},
@@ -25,7 +25,7 @@ func TestParseStreamSpec(t *testing.T) {
 			}
 		}
 	}
-	if spec, _ := ParseStreamSpec("10:2,0:1"); spec.forRank(10) != StdErr || spec.MaxRank() != 10 {
+	if spec, _ := ParseStreamSpec("10:2,0:1"); spec.forRank(10) != stdErr || spec.MaxRank() != 10 {
 		t.Error("rank 10 cannot be written (W17)")
 	}
 	for _, text := range []string{"", "4", "11", "a", "-1", "0:1,", ",0:1", "0:4", "0:1,1", "1,0:1", ":1", "0:", "-1:1", "0:1:1"} {

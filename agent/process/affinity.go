@@ -15,14 +15,14 @@ import (
 
 // The ways of binding workers to CPUs. Worker i belongs to device i.
 const (
-	NUMANode        = "node"         // all CPUs of the device's NUMA node
-	NUMASocket      = "socket"       // all CPUs of the socket of that node
-	NUMAExclusive   = "exclusive"    // an equal share of the node's cores
-	NUMACoreComplex = "core-complex" // the CPUs of one last-level cache of the node
+	numaNode        = "node"         // all CPUs of the device's NUMA node
+	numaSocket      = "socket"       // all CPUs of the socket of that node
+	numaExclusive   = "exclusive"    // an equal share of the node's cores
+	numaCoreComplex = "core-complex" // the CPUs of one last-level cache of the node
 )
 
 // NUMAModes are all of them.
-var NUMAModes = []string{NUMANode, NUMASocket, NUMAExclusive, NUMACoreComplex}
+var NUMAModes = []string{numaNode, numaSocket, numaExclusive, numaCoreComplex}
 
 // BindCPUs chooses the CPUs of each worker. devices are the PCI addresses of all
 // devices, such as 0000:dc:00.0, of which the first belong to the workers. Only
@@ -91,13 +91,13 @@ func (t *topology) cpusOf(mode string, node, place, count int) ([]int, error) {
 		return nil, err
 	}
 	switch mode {
-	case NUMANode:
+	case numaNode:
 		return cpus, nil
-	case NUMASocket:
+	case numaSocket:
 		return t.socketCPUs(cpus[0])
-	case NUMAExclusive:
+	case numaExclusive:
 		return t.share(cpus, place, count)
-	case NUMACoreComplex:
+	case numaCoreComplex:
 		return t.complex(cpus, place)
 	}
 	return nil, fmt.Errorf("unknown mode %q", mode)

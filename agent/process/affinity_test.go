@@ -62,15 +62,15 @@ func TestBindCPUs(t *testing.T) {
 	for _, c := range []struct {
 		mode, without, want string
 	}{
-		{NUMANode, "", "[[4 5 6 7 20 21 22 23] [0 1 2 3 16 17 18 19] [4 5 6 7 20 21 22 23] [4 5 6 7 20 21 22 23]]"},
-		{NUMANode, "4-6,1", "[[7 20 21 22 23] [0 2 3 16 17 18 19] [7 20 21 22 23] [7 20 21 22 23]]"},
-		{NUMASocket, "1-6", "[[0 7 16 17 18 19 20 21 22 23] [0 7 16 17 18 19 20 21 22 23] [0 7 16 17 18 19 20 21 22 23] [0 7 16 17 18 19 20 21 22 23]]"},
-		{NUMAExclusive, "", "[[4 5 20 21] [0 1 2 3 16 17 18 19] [6 22] [7 23]]"},
-		{NUMAExclusive, "4,20", "[[5 21] [0 1 2 3 16 17 18 19] [6 22] [7 23]]"},
-		{NUMAExclusive, "4-5,20-21", "error"},
-		{NUMACoreComplex, "", "[[4 5 20 21] [0 1 16 17] [6 7 22 23] [4 5 20 21]]"},
-		{NUMACoreComplex, "4", "[[6 7 22 23] [0 1 16 17] [5 20 21] [6 7 22 23]]"},
-		{NUMANode, "4-7,20-23", "error"},
+		{numaNode, "", "[[4 5 6 7 20 21 22 23] [0 1 2 3 16 17 18 19] [4 5 6 7 20 21 22 23] [4 5 6 7 20 21 22 23]]"},
+		{numaNode, "4-6,1", "[[7 20 21 22 23] [0 2 3 16 17 18 19] [7 20 21 22 23] [7 20 21 22 23]]"},
+		{numaSocket, "1-6", "[[0 7 16 17 18 19 20 21 22 23] [0 7 16 17 18 19 20 21 22 23] [0 7 16 17 18 19 20 21 22 23] [0 7 16 17 18 19 20 21 22 23]]"},
+		{numaExclusive, "", "[[4 5 20 21] [0 1 2 3 16 17 18 19] [6 22] [7 23]]"},
+		{numaExclusive, "4,20", "[[5 21] [0 1 2 3 16 17 18 19] [6 22] [7 23]]"},
+		{numaExclusive, "4-5,20-21", "error"},
+		{numaCoreComplex, "", "[[4 5 20 21] [0 1 16 17] [6 7 22 23] [4 5 20 21]]"},
+		{numaCoreComplex, "4", "[[6 7 22 23] [0 1 16 17] [5 20 21] [6 7 22 23]]"},
+		{numaNode, "4-7,20-23", "error"},
 		{"other", "", "error"},
 	} {
 		without, err := parseCPUList(c.without)
@@ -88,10 +88,10 @@ func TestBindCPUs(t *testing.T) {
 			t.Errorf("%s without %q: %s, %v; expected %s", c.mode, c.without, got, err, c.want)
 		}
 	}
-	if _, err := m.bind(NUMANode, devices, 5); err == nil {
+	if _, err := m.bind(numaNode, devices, 5); err == nil {
 		t.Error("five workers have four devices")
 	}
-	if _, err := m.bind(NUMANode, []string{"0000:99:00.0"}, 1); err == nil {
+	if _, err := m.bind(numaNode, []string{"0000:99:00.0"}, 1); err == nil {
 		t.Error("a device that is not there has a node")
 	}
 }

@@ -35,7 +35,7 @@ type Verdict int
 
 // The verdicts.
 const (
-	NoHang  Verdict = iota
+	noHang  Verdict = iota
 	Excused         // no hang, and the silence until now does not count
 	Hangs
 )
@@ -119,15 +119,15 @@ func (i *Inquiry) Mute() bool { return slices.Contains(i.last, nil) }
 // Verdict judges by the last look, after that silence; the hang is one if the job hangs.
 func (i *Inquiry) Verdict(silent, limit time.Duration) (Verdict, Hang) {
 	if silent = i.ofAll(silent); limit == 0 || silent < limit {
-		return NoHang, Hang{}
+		return noHang, Hang{}
 	}
 	stands := i.worked == 0 || i.silent-i.worked >= limit
 	if i.Auto && silent < max(limit, hangCertain) && !stands {
-		return NoHang, Hang{}
+		return noHang, Hang{}
 	}
 	h := newHang(silent, i.last, i.Hosts, i.Unasked, i.Idle)
 	if i.Idle && (i.Mute() || slices.ContainsFunc(h.Groups, func(g Group) bool { return !g.placed() })) {
-		return NoHang, Hang{}
+		return noHang, Hang{}
 	}
 	before := i.debugged
 	if i.debugged = h.debugged(); i.debugged || before { // until the debugger has let it go
