@@ -175,7 +175,6 @@ func (a *Agent) expose(b *promtext.Buffer) {
 	}
 }
 
-// rounds runs one attempt after another.
 func (a *Agent) rounds() error {
 	defer func() { a.there() }()
 	for {
@@ -263,7 +262,6 @@ func (a *Agent) initialize() (t *attempt, err error) {
 	return t, err
 }
 
-// takePlace joins the next round and learns the ranks in it.
 func (a *Agent) takePlace() (err error) {
 	began := time.Now()
 	defer func() { a.stepDone(telemetry.StepRendezvous, began, err) }()
@@ -281,7 +279,6 @@ func (a *Agent) takePlace() (err error) {
 	return err
 }
 
-// join waits for a place in the next round.
 func (a *Agent) join() error {
 	ctx, cancel := a.untilInterrupt(0)
 	defer cancel()

@@ -43,7 +43,6 @@ type attempt struct {
 	findings
 }
 
-// newAttempt is an attempt whose workers are still to be started.
 func newAttempt(l *launcher, h *history, hangs *hangs) *attempt {
 	n := l.spec.Workers
 	t := &attempt{
@@ -54,7 +53,6 @@ func newAttempt(l *launcher, h *history, hangs *hangs) *attempt {
 	return t
 }
 
-// start starts the workers of the round.
 func (t *attempt) start() error {
 	var all []int
 	for local := range t.spec.Workers {
@@ -219,7 +217,6 @@ func (t *attempt) launches(to *logs.Attempt, sets [][][2]string, locals []int) (
 	return launches, names, nil
 }
 
-// startLine says which workers were started, for the log.
 func (t *attempt) startLine() string {
 	s := t.assignment
 	text := fmt.Sprintf("started %d workers: ranks %d to %d of %d", t.spec.Workers, s.ranks.base, s.ranks.base+t.spec.Workers-1, s.ranks.world)
@@ -235,7 +232,6 @@ func (t *attempt) startLine() string {
 	return text
 }
 
-// files are the open files of the attempt's workers.
 func (t *attempt) files() (all []*logs.Attempt) {
 	for _, f := range t.logs {
 		if f != nil && !slices.Contains(all, f) {

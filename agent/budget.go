@@ -163,7 +163,6 @@ func (r *restarts) counted() int {
 	return r.used()
 }
 
-// left reports whether the budget allows another one.
 func (r *restarts) left() bool { return r.counted() < r.spec.MaxRestarts }
 
 // expired is how many have left the window, as agreed in the last round.
@@ -210,7 +209,6 @@ func (r *restarts) text(n int) string {
 	return fmt.Sprintf("restart %d of %d", n, r.spec.MaxRestarts)
 }
 
-// noneLeft says that the budget is used up.
 func (r *restarts) noneLeft() string {
 	switch {
 	case r.spec.MaxRestarts == 0:

@@ -17,7 +17,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// Bounds of what is read and said of a command.
 const (
 	maxCommandText = 120 // bytes
 	maxScript      = 16 << 20
@@ -82,7 +81,6 @@ var (
 	urlUser    = regexp.MustCompile(`://[^/@\s]+@`)
 )
 
-// withoutSecrets are arguments as others may see them.
 func withoutSecrets(args []string) []string {
 	shown := make([]string, 0, len(args))
 	hide := false // the value of the flag before

@@ -33,7 +33,6 @@ type departure struct {
 	step   int64 // agreed on; -1: at once
 }
 
-// departureID is what directives call the departure.
 const departureID = "departure"
 
 // How often workers' records are looked at while they leave a round, and while they enter one.
@@ -188,7 +187,6 @@ func (d *departure) agree(ctx context.Context, step int64) {
 	})
 }
 
-// setAgreed ends the agreement.
 func (d *departure) setAgreed(step int64) {
 	d.mu.Lock()
 	if !d.agreed {

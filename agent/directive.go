@@ -20,7 +20,6 @@ import (
 // errNotRunning is why no directive is given while there are no workers to save.
 var errNotRunning error = rendezvous.Errorf(rendezvous.CodeInvalid, "no workers of this node run")
 
-// Times of directives.
 const (
 	directiveTick  = 20 * time.Millisecond              // between two looks at the workers' answers
 	holdPatience   = progress.HoldLimit - 3*time.Second // for an agreement; more than a control plane waits for nodes
@@ -178,7 +177,6 @@ func atStep(step int64) string {
 	return fmt.Sprintf(", at step %d", step)
 }
 
-// learn applies a worker's answer.
 func (di *directives) learn(w *directedWorker, answer progress.Answer) {
 	w.able = w.able || answer.Holds || answer.Number > 0
 	if answer.State == progress.StateSaved && answer.Number <= di.number {
@@ -335,7 +333,6 @@ func (di *directives) drop(standing string) {
 	})
 }
 
-// awaited reports whether a running worker is still to get a directive.
 func (di *directives) awaited(d *directive) bool {
 	return slices.ContainsFunc(di.workers, func(w *directedWorker) bool { return !w.process.HasExited() && slices.Contains(w.pending, d) })
 }
@@ -356,12 +353,10 @@ func (di *directives) forget(d *directive) {
 	}
 }
 
-// ask returns the directive as it is written to the worker's record.
 func (d *directive) ask() progress.Asked {
 	return progress.Asked{Number: d.number, Kind: int(d.Kind), Named: d.Named}
 }
 
-// file returns the directive as it is written to the worker's directive file.
 func (d *directive) file() *progress.Directive {
 	file := &progress.Directive{
 		Number: d.number, ID: d.ID, Kind: d.Kind.String(), Named: d.Named, Target: d.Target, By: d.By, Reason: d.Reason, Text: d.Text,

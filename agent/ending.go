@@ -32,7 +32,6 @@ type ending struct {
 	hopeless bool   // another start would fail in the same way
 }
 
-// outcome is how an attempt ends.
 type outcome int
 
 const (
@@ -127,7 +126,6 @@ func (e *ending) halt(why string) {
 	e.keepCulprit()
 }
 
-// roundOver keeps why the round is over.
 func (e *ending) roundOver() {
 	e.changed, e.restarts.asked = roundCauses[e.how], false
 	e.noteFailure(e.announcedStop())
@@ -177,7 +175,6 @@ func (e *ending) carry() (again bool, err error) {
 	return again, err
 }
 
-// why says why the attempt is ended, for events.
 func (e *ending) why() string {
 	switch e.how {
 	case mustInterrupt:
@@ -363,7 +360,6 @@ func (e *ending) afterFailure() (again bool, err error) {
 	}
 }
 
-// spentText says why the workers are not started again.
 func (e *ending) spentText() string {
 	switch {
 	case e.unfit:

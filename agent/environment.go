@@ -142,7 +142,6 @@ func merge(environ []string, set [][2]string) []string {
 	return env
 }
 
-// The variables that choose GPUs.
 const (
 	cudaDevices = "CUDA_VISIBLE_DEVICES"
 	hipDevices  = "HIP_VISIBLE_DEVICES"

@@ -84,7 +84,6 @@ type hangWatch struct {
 	excused atomic.Bool // so that the silence until now does not count; of inquire, for look
 }
 
-// watchHang begins to watch; stop ends it.
 func watchHang(t *attempt) (w *hangWatch, stop func()) {
 	w = &hangWatch{
 		t: t, suspected: wake.New(), resumed: wake.New(), heard: make(chan stacks.Hang),
@@ -191,7 +190,6 @@ func (t *attempt) showsWhoHangs() bool {
 	return !again && t.canCarry() && t.rdzv.NodesWaiting() == 0
 }
 
-// follow looks into suspicions until ctx ends.
 func (w *hangWatch) follow(ctx context.Context) {
 	s := roundStores{node: w.t.node}
 	defer s.close()
@@ -390,7 +388,6 @@ func (w *hangWatch) tell(ctx context.Context, s *roundStores, h stacks.Hang) boo
 	return true
 }
 
-// hear passes on the judge's verdict.
 func (w *hangWatch) hear(ctx context.Context, h stacks.Hang) {
 	if h.Round != w.t.assignment.Round {
 		return

@@ -50,7 +50,6 @@ type tuning struct {
 	waitWindow   time.Duration // of progress; 0: its own
 }
 
-// publish hands a message to the sinks of the agent's telemetry.
 func (n *node) publish(message telemetry.Message) {
 	state := telemetry.State{Restarts: n.restarts.agreed, Used: n.restarts.used(), Expired: n.restarts.expired(), Ran: n.ran}
 	if s := n.assignment; s != nil {
@@ -63,7 +62,6 @@ func (n *node) publish(message telemetry.Message) {
 	n.bus.Publish(state, message)
 }
 
-// stepDone publishes the end of a step.
 func (n *node) stepDone(s telemetry.Step, began time.Time, err error) {
 	n.publish(telemetry.StepDone{Step: s, Took: time.Since(began), Err: err})
 }
@@ -90,7 +88,6 @@ func (n *node) mustRegroup() bool {
 	return n.rdzv.NodesWaiting() > 0 && !(n.spec.Keep && n.rdzv.OnlyLost())
 }
 
-// errRegroup tells that the nodes have to form a new round.
 var errRegroup = errors.New("the nodes have to regroup")
 
 // cutShort is why a wait was not completed that ends with the first signal and with the round.

@@ -327,7 +327,6 @@ func (w *checks) runChecks(ctx context.Context, before string) ([]check.Verdict,
 	return verdicts, nil
 }
 
-// awaitChecks waits until all have ended, or ctx has.
 func awaitChecks(ctx context.Context, group *process.WorkerGroup) {
 	for left := len(group.Procs); left > 0; {
 		select {

@@ -20,7 +20,6 @@ type LeaveRule struct {
 // DefaultLeaveRule is the rule where only the policy is given.
 var DefaultLeaveRule = LeaveRule{Failures: 2, Window: time.Hour}
 
-// text says why a node leaves as unfit.
 func (r LeaveRule) text(how outcome) string {
 	if how == unkillable {
 		return fmt.Sprintf("this node leaves the run and is kept out for %v: it cannot start its workers again", r.Window)
@@ -84,7 +83,6 @@ func parseOnFailure(text string) (rule LeaveRule, ok bool) {
 	return rule, err == nil && n > 0 && rule.Window <= rendezvous.MaxWithin
 }
 
-// maxWindow bounds a time that is given as text.
 const maxWindow = 1e9 * time.Second
 
 // ParseWindow reads a time such as 30m, 6h or 2d.

@@ -70,7 +70,6 @@ func ParseSignal(name string) (unix.Signal, error) {
 	return sig, nil
 }
 
-// Times of directives by signals.
 const (
 	directTimeout = 5 * time.Second // for the control plane to have the directive
 	afterDeadline = 5 * time.Second // in which a drain is carried out
@@ -96,7 +95,6 @@ func newSignalDirector(n *node) *signalDirector {
 	return d
 }
 
-// stop cancels pending requests and waits for them.
 func (s *signalDirector) stop() {
 	s.mu.Lock()
 	s.ended = true

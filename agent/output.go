@@ -41,7 +41,6 @@ func (t *attempt) outputNode(ctx context.Context, s store.Store, r logs.Request,
 	return n
 }
 
-// Times and limits of clients that follow the workers' output.
 const (
 	followRest   = 100 * time.Millisecond // between two messages, each with the output since the last
 	followLast   = 300 * time.Millisecond // for the last output after the workers have ended
@@ -77,7 +76,6 @@ func (f *followers) end() {
 	f.wg.Wait()
 }
 
-// wait waits until all have ended.
 func (f *followers) wait() {
 	<-f.ended
 	f.wg.Wait()

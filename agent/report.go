@@ -112,7 +112,6 @@ func (t *attempt) reports() []failure.Failure {
 // inTime calls a function that reads a worker's files, and returns false if it gave up waiting.
 func inTime(read func()) bool { return background.Within(filePatience, read) }
 
-// errNotRead says that a file system has not answered.
 var errNotRead = fmt.Errorf("what the worker wrote to files is missing in the report: its files could not be read within %v", filePatience)
 
 // report makes the record of a worker that ended badly; with an error it is
@@ -159,7 +158,6 @@ func (t *attempt) keepsWithout(p *process.Process) {
 	t.log.Warn(text + " (--on-failure keep)")
 }
 
-// publishEnds publishes how the workers ended.
 func (t *attempt) publishEnds(failures []failure.Failure) {
 	t.ran = time.Since(t.began)
 	t.publish(telemetry.WorkersEnded{Workers: t.workers.Procs, Succeeded: t.allSucceeded(), Failures: failures})

@@ -51,7 +51,6 @@ func (n *node) announceAsked(reason string) {
 	}
 }
 
-// publishFailure publishes a failure to the other nodes.
 func (n *node) publishFailure(f *failure.Failure) {
 	ctx, cancel := n.untilImpatient(n.spec.ReportTimeout)
 	defer cancel()
@@ -192,7 +191,6 @@ func (n *node) awaitIdle(ctx context.Context) {
 	}
 }
 
-// world is the place of a worker in the round.
 func (n *node) world(local int) world.World {
 	s := n.assignment
 	w := world.World{

@@ -80,7 +80,6 @@ func Judge(code int, output []byte, name string) Verdict {
 	return Verdict{Text: cmp.Or(text, ending(code)), NotRun: code == codeNotRun || code == codeNotFound}
 }
 
-// ending says how a command that said nothing has ended.
 func ending(code int) string {
 	if code < 0 {
 		return "it was ended by " + unix.SignalName(unix.Signal(-code))
@@ -88,7 +87,6 @@ func ending(code int) string {
 	return fmt.Sprintf("it exited with code %d", code)
 }
 
-// lastLine returns the last line that holds more than white space.
 func lastLine(output []byte) []byte {
 	output = bytes.TrimSpace(output)
 	return bytes.TrimSpace(output[bytes.LastIndexByte(output, '\n')+1:])

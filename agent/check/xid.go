@@ -55,7 +55,6 @@ var xidList = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`
 // maxKernelLog is the most that is read from the kernel's log, whose buffer is smaller.
 const maxKernelLog = 64 << 20
 
-// kernelLog returns the present content of the kernel's log.
 func kernelLog(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

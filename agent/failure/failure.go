@@ -103,7 +103,6 @@ func (f *Failure) Complete(errorFile string) error {
 	return err
 }
 
-// readErrorFile reads the worker's error file.
 func (f *Failure) readErrorFile(path string) error {
 	if path == "" {
 		return nil
@@ -256,5 +255,4 @@ func (f *Failure) RawError() string {
 	return `{"message": "<NONE>", "errorTraits": {"category": "system_terminated_error", "retryability": "False"}}`
 }
 
-// maxErrorFile is the most that is read of a worker's error file, in bytes.
 const maxErrorFile = 64 << 20

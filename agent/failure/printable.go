@@ -46,7 +46,6 @@ func tailLines(text []byte, most int) (shown []string, more bool) {
 	return shown, more
 }
 
-// agentLine is a line of an agent's log.
 var agentLine = regexp.MustCompile(`(?m)^[DIWE]\d{4} [0-9:.]{15} \d+ rallypoint\] .*\n?`)
 
 // output is Stderr, of a file that the agent shares without its log.

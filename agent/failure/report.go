@@ -8,7 +8,6 @@ import (
 	"rallypoint/agent/process"
 )
 
-// maxReportWidth is the longest border of a report.
 const maxReportWidth = 60
 
 // Report lays failures out as the reference does, byte for byte. It begins with a line feed and
@@ -48,7 +47,6 @@ func Report(name string, failures []Failure, next string) string {
 	}, "\n")
 }
 
-// maxStderrLines is how many of a worker's last lines a report shows.
 const maxStderrLines = 50
 
 // stderrLines are the last lines of the root cause's stderr, for its record. They are left out if
@@ -102,7 +100,6 @@ func (f *Failure) stackLines() string {
 	return "\n  last stack: (" + when + ")\n  " + strings.ReplaceAll(strings.TrimSuffix(f.Stack, "\n"), "\n", "\n  ")
 }
 
-// record is one failure in a report.
 func (f *Failure) record(index int) string {
 	name := ""
 	if n := f.signalName(); n != process.NotAvailable {

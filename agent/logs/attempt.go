@@ -117,7 +117,6 @@ func NewTree(spec *Spec, runID string, log *slog.Logger) (*Tree, error) {
 	return t, nil
 }
 
-// uniqueLen is how many random characters a unique folder's name ends with.
 const uniqueLen = 8
 
 // jobPrefix is the beginning of a run's log folder's name: the run id. A long one is cut and gets
@@ -132,7 +131,6 @@ func jobPrefix(runID string) string {
 	return name + "_"
 }
 
-// makeUnique makes a folder whose name is prefix and random characters.
 func makeUnique(parent, prefix string) (string, error) {
 	for {
 		// Joined by hand: a base such as "./logs" stays as it was given.
@@ -360,7 +358,6 @@ func (a *Attempt) FoldConsole(w *Worker, rank int, c *Console, out, err *os.File
 	return failed
 }
 
-// folder is that of a stream of the console.
 func (a *Attempt) folder(c *Console, dst *linequeue.Queue) *folder {
 	f := a.folds[dst]
 	if f == nil {

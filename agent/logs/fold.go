@@ -53,7 +53,6 @@ func newFolder(c *Console, dst *linequeue.Queue) *folder {
 	return f
 }
 
-// source adds a stream of a rank.
 func (f *folder) source(rank int) *foldSource {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,7 +75,6 @@ func (f *folder) stop() {
 	f.write()
 }
 
-// run writes lines that have waited long enough.
 func (f *folder) run(ctx context.Context) {
 	for {
 		f.mu.Lock()
@@ -121,7 +119,6 @@ func (f *folder) expire(now time.Time) (next time.Duration, pending bool) {
 	return next, pending
 }
 
-// write writes the lines that are ready.
 func (f *folder) write() {
 	if out := f.queue.out; len(out) > 0 {
 		f.c.copy(f.dst, out)
@@ -171,7 +168,6 @@ func (fs *foldSource) take(text []byte, now time.Time) {
 	}
 }
 
-// line takes a whole line.
 func (fs *foldSource) line(line []byte, now time.Time) {
 	if fs.block.open() && !fs.block.goesOn(line) {
 		fs.endBlock(now)
@@ -183,7 +179,6 @@ func (fs *foldSource) line(line []byte, now time.Time) {
 	}
 }
 
-// endBlock ends a traceback.
 func (fs *foldSource) endBlock(now time.Time) {
 	if fs.block.open() {
 		fs.add(fs.block.text, now)

@@ -41,7 +41,6 @@ func (l *lines) add(text []byte) []byte {
 	return out
 }
 
-// rest returns the unfinished line that is held back.
 func (l *lines) rest() []byte {
 	rest := l.partial
 	l.partial = nil

@@ -69,7 +69,6 @@ func NewPlanner(conn *os.File, patience time.Duration) *Planner {
 // variables of more than a thousand workers.
 const maxAnswer = 16 << 20
 
-// logsDest is an answer.
 type logsDest struct {
 	Error          string                    `json:"error"`
 	Stdouts        map[int]string            `json:"stdouts"`

@@ -37,7 +37,6 @@ type Node struct {
 	Parts   []Part `json:"logs"`    // null of a node of an older release
 }
 
-// Limits of a node's answer.
 const (
 	maxNodeBytes = 4 << 20 // of the streams
 	maxNode      = 8 << 20 // as JSON

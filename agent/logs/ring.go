@@ -55,7 +55,6 @@ func (r *ring) read(from int64, most int) (text []byte, at int64, err error) {
 	return text[len(text)-int(r.total-at):], at, nil
 }
 
-// last returns all that is kept.
 func (r *ring) last() []byte {
 	text, _, _ := r.read(0, Kept)
 	return text

@@ -54,7 +54,6 @@ func parseStd(text string) (stdSet, bool) {
 	return stdSet(text[0] - '0'), true
 }
 
-// forRank returns the streams of a local rank.
 func (s StreamSpec) forRank(local int) stdSet {
 	if s.ranks == nil {
 		return s.all

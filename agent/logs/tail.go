@@ -45,7 +45,6 @@ type tail struct {
 	needles [][]byte // a line that holds any of them goes to filter, too
 }
 
-// sink receives a worker's output.
 type sink interface{ print(text []byte) }
 
 // add begins to copy a file, and closes it at the end.

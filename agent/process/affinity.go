@@ -244,7 +244,6 @@ func (t *topology) list(name string) ([]int, error) {
 	return parseCPUList(text)
 }
 
-// maxCPU is the highest number in a list of CPUs.
 const maxCPU = 1 << 16
 
 // parseCPUList reads a list such as 0-2,4.

@@ -60,7 +60,6 @@ func cgroupPlace(cgroups, mounts string) (mount, group string, ok bool) {
 	return "", "", false
 }
 
-// members are the processes in the group.
 func (c *Cgroup) members() (pids []int) {
 	if c == nil {
 		return nil
@@ -68,7 +67,6 @@ func (c *Cgroup) members() (pids []int) {
 	return pidsIn(c.path + "/cgroup.procs")
 }
 
-// has tells whether a process is in the group.
 func (c *Cgroup) has(pid int) bool {
 	if c == nil {
 		return false

@@ -80,7 +80,6 @@ func due(o *orphan, live map[int]*orphan, most int) bool {
 	return parent == nil || most > 0 && parent.stat.session == o.stat.session && isShell(parent.pid) && due(parent, live, most-1)
 }
 
-// close ends the watches.
 func (d *delivery) close() {
 	for _, o := range d.follow {
 		_ = o.pidfd.Close()

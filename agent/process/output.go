@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOutput limits the result of Output.
 const maxOutput = 1 << 20
 
 // Output runs a program until it exits or ctx ends, and returns its stdout. The exit code does

@@ -54,7 +54,6 @@ func (p *Process) watch(ended func(*Process)) {
 	ended(p)
 }
 
-// unwatch ends the watch.
 func (p *Process) unwatch() {
 	if p.pidfd != nil {
 		_ = p.pidfd.Close()

@@ -254,7 +254,6 @@ func (r *Reaper) open(pids []int, ours func(pid int, stat procStat) bool) []*orp
 	return live
 }
 
-// members returns the live processes of the groups.
 func (r *Reaper) members(groups []int) []*orphan {
 	if len(groups) == 0 {
 		return nil
@@ -317,7 +316,6 @@ func isMarked(pid int, marker string) bool {
 	return err == nil && bytes.Contains(text, []byte(marker))
 }
 
-// groupMembers returns the processes of the given groups.
 func groupMembers(groups []int) []int {
 	return processesWith(func(pid int) bool {
 		stat, ok := readStat(pid)

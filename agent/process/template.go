@@ -127,7 +127,6 @@ func (t *Template) sayCold(why string) {
 	}
 }
 
-// begin starts an interpreter.
 func (t *Template) begin() {
 	t.lives--
 	p, err := t.start()
@@ -270,7 +269,6 @@ func (t *templateProcess) readPrinted() {
 	_ = t.conn.SetReadDeadline(time.Now()) // await reports it
 }
 
-// line reads an answer.
 func (t *templateProcess) line() (string, error) {
 	text, err := t.reader.ReadSlice('\n')
 	if err != nil || len(text) > maxAnswer {
@@ -371,7 +369,6 @@ func (t *templateProcess) ask(sockets []int) (string, error) {
 	return t.line()
 }
 
-// send sends a message with files.
 func send(conn *net.UnixConn, texts []string, files []int) error {
 	text := message(texts)
 	var rights []byte
@@ -535,7 +532,6 @@ func (h *heldFork) release() error {
 	return err
 }
 
-// end ends the process.
 func (t *Template) end() {
 	p := t.process
 	if p == nil {

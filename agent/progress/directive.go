@@ -31,7 +31,6 @@ type Asked struct {
 	Named  bool   // it is about this node
 }
 
-// The phases.
 const (
 	phaseNone    = 0
 	phaseHold    = 1 // wait in the next report
@@ -144,7 +143,6 @@ func (r *record) ask(asked Asked, phase byte, reach int64) error {
 	return r.write(offsetAsked, uint64(phase), 1)
 }
 
-// clear writes that nothing is asked.
 func (r *record) clear() error {
 	if r.asked == (Asked{}) {
 		return nil
@@ -157,7 +155,6 @@ func (r *record) clear() error {
 	return err
 }
 
-// write writes the low bytes of a number.
 func (r *record) write(offset int64, value uint64, size int) error {
 	file, err := r.file.Open()
 	if err != nil {
@@ -225,7 +222,6 @@ func (t *Tracker) WriteDirective(local int, d *Directive) error {
 	return replaceFile(path, append(text, '\n'))
 }
 
-// direct notes whether a worker has a directive.
 func (t *Tracker) direct(local int, has bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -64,7 +64,6 @@ func lockFolder(path string) folder {
 	return folder{path + lockedSuffix, lock}
 }
 
-// remove removes the folder with all that is in it.
 func (f folder) remove() error {
 	err := os.RemoveAll(f.path)
 	if f.lock != nil {
@@ -84,7 +83,6 @@ func removeLeft(base string, user int, now func() time.Time) {
 	})
 }
 
-// bases are the folders to be tried.
 func bases(environ []string) []string {
 	if dir, _ := process.LookupEnv(environ, EnvDir); dir != "" {
 		if absolute, err := filepath.Abs(dir); err == nil { // workers may run elsewhere

@@ -69,7 +69,6 @@ func newRecord(path string) (*record, error) {
 	return &record{file: file, whole: words{step: noStep}}, nil
 }
 
-// blank is a record without a step.
 func blank() []byte {
 	b := make([]byte, recordSize)
 	copy(b, recordMagic)
@@ -135,7 +134,6 @@ func (r *record) readOnce() (words, error) {
 	return parse(b[:])
 }
 
-// parse returns the worker's words in a record.
 func parse(b []byte) (words, error) {
 	version, size := binary.LittleEndian.Uint32(b[offsetVersion:]), binary.LittleEndian.Uint32(b[offsetSize:])
 	step := int64(binary.LittleEndian.Uint64(b[offsetStep:]))

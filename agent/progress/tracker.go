@@ -197,7 +197,6 @@ func (t *Tracker) Sample() (again time.Duration) {
 	return max(SampleInterval, min(quiet/quietPart, longestSample))
 }
 
-// sampleLocked is Sample.
 func (t *Tracker) sampleLocked() {
 	now, made := t.now(), int64(0)
 	for local, r := range t.records {
@@ -242,7 +241,6 @@ func (w *worker) advance(step int64, counted bool) int64 {
 	return max(step-before, 1)
 }
 
-// changed notes that a worker is at another step.
 func (t *Tracker) changed(w *worker, now time.Time) {
 	r := t.round
 	if r.first.IsZero() && w.step != noStep {
@@ -270,7 +268,6 @@ func (t *Tracker) Gone(local int) {
 	}
 }
 
-// failed is how many workers have.
 func (r *round) failed() (n int) {
 	for _, w := range r.workers {
 		if w.gone {

@@ -142,7 +142,6 @@ func (b *backlog) same(q Question, shared bool) (numbers []int64) {
 // isOver replaces a question whose inquirer has what it wanted, or has given up.
 const isOver = "over"
 
-// over reports whether that has happened to a question.
 func over(ctx context.Context, s store.Store, number int64) bool {
 	text, err := store.TryGet(ctx, s, questionKey(number))
 	return err == nil && string(text) == isOver

@@ -42,7 +42,6 @@ const (
 	settled = 60 * time.Millisecond
 )
 
-// Bounds of a stack file.
 const (
 	maxHeader = 64      // of its first line
 	maxText   = 1 << 18 // of the text after it
@@ -222,7 +221,6 @@ func (a *asked) read() (again bool) {
 	return true
 }
 
-// result is what is known of the worker.
 func (a *asked) result() Group {
 	w := Group{Ranks: []int{a.Rank}, State: a.state.String(), Why: a.why}
 	if a.why == "" && a.length > 0 {

@@ -15,7 +15,6 @@ const (
 	SourceKernel       = "kernel"
 )
 
-// Bounds of a fold.
 const (
 	maxGroups    = 64
 	maxNodeBytes = 16 << 10 // of a node's fold, as JSON
@@ -175,7 +174,6 @@ func (f *Fold) cutFrames(most int) {
 	}
 }
 
-// size is how many bytes the fold takes as JSON.
 func (f *Fold) size() int {
 	b, err := json.Marshal(f)
 	if err != nil {

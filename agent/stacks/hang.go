@@ -26,7 +26,6 @@ type Hang struct {
 // Resumed says that a job that made no step makes steps again.
 func Resumed() Hang { return Hang{Suspects: []int{}, Restart: -1} }
 
-// Bounds of a hang.
 const (
 	maxSentence = 500
 	maxSuspects = 1000
@@ -170,7 +169,6 @@ func (s *story) text(suspects []int) string {
 	return strings.Join(parts, "; ")
 }
 
-// endedText says which ranks have ended, and that others run.
 func (s *story) endedText() string {
 	var running []int
 	for _, g := range s.fold.Groups {
@@ -181,7 +179,6 @@ func (s *story) endedText() string {
 	return fmt.Sprintf("%s %s ended; %s %s still running", RanksText(s.ended), form(len(s.ended), "has", "have"), RanksText(running), form(len(running), "is", "are"))
 }
 
-// place says where some ranks are.
 func (s *story) place(g Group) string {
 	host := s.hosts[g.Ranks[0]]
 	late := s.late[g.Ranks[0]]

@@ -194,7 +194,6 @@ func (f *Fold) calls(files ...string) bool {
 	return false
 }
 
-// debugged reports whether someone debugs a worker.
 func (f *Fold) debugged() bool {
 	return f.calls("/pdb.py", "/bdb.py", "/pydevd") || slices.ContainsFunc(f.Groups, func(g Group) bool { return strings.HasPrefix(g.State, stateDebugger) })
 }

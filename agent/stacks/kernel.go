@@ -26,7 +26,6 @@ type kernelState struct {
 // maxStatus is the most that is read of a file in /proc.
 const maxStatus = 1 << 14
 
-// readKernel asks the kernel for the state of a process.
 func readKernel(pid int) kernelState {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -39,7 +38,6 @@ func readKernel(pid int) kernelState {
 	return k
 }
 
-// parseStatus reads /proc/PID/status.
 func parseStatus(text []byte) (k kernelState) {
 	for line := range bytes.Lines(text) {
 		name, value, _ := bytes.Cut(line, []byte(":"))

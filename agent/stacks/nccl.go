@@ -111,7 +111,6 @@ func fetchNCCL(ctx context.Context, addr string) ([]byte, error) {
 	return text, err
 }
 
-// ncclProcess is a process in a communicator.
 type ncclProcess struct {
 	Host   string            `json:"host"` // its address
 	Pid    int               `json:"pid"`
@@ -197,7 +196,6 @@ func sortBehind(list []Behind) {
 	})
 }
 
-// check enforces the limits on what another node says.
 func (n *NCCL) check() error {
 	if n == nil {
 		return nil

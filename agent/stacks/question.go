@@ -185,7 +185,6 @@ func FillEnded(ctx context.Context, s store.Store, round uint64, answers []*Node
 	}
 }
 
-// Limits of an answer.
 const (
 	maxAnswer = 4 * maxNodeBytes
 	maxRank   = 1 << 24
@@ -225,7 +224,6 @@ func decode(text []byte) (*Node, error) {
 	return &n, n.check()
 }
 
-// check enforces the limits on a fold from another node.
 func (f *Fold) check() error {
 	if len(f.Groups) > maxGroups || f.GroupsCut < 0 {
 		return fmt.Errorf("an answer of %d groups", len(f.Groups))

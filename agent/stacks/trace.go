@@ -52,7 +52,6 @@ type Thread struct {
 	Cut    bool    `json:"cut"`    // there are outer frames that were left out
 }
 
-// user reports whether a thread has a frame of the user's.
 func (t Thread) user() bool {
 	return slices.ContainsFunc(t.Frames, Frame.user)
 }
@@ -108,7 +107,6 @@ func parse(text string) parsed {
 // maxParsed bounds the threads of a text; faulthandler writes 100.
 const maxParsed = 256
 
-// threadLine reads the line that begins a thread.
 func threadLine(line string) (id string, main, ok bool) {
 	rest, ok := strings.CutSuffix(line, " (most recent call first):")
 	if !ok {
@@ -126,7 +124,6 @@ func threadLine(line string) (id string, main, ok bool) {
 	return id, main, len(id) <= 16
 }
 
-// frameLine reads the line of a call.
 func frameLine(line string) (f Frame, ok bool) {
 	rest, ok := strings.CutPrefix(line, "  File ")
 	if !ok {

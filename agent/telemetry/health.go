@@ -156,7 +156,6 @@ func (h *Health) Close() {
 	h.refusals.Close()
 }
 
-// cut closes some connections.
 func (h *Health) cut(which func(*healthConn) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -167,7 +166,6 @@ func (h *Health) cut(which func(*healthConn) bool) {
 	}
 }
 
-// accept accepts connections until the listener is closed.
 func (h *Health) accept() {
 	_ = acceptloop.Run(h.life, h.log, "connections to the health port", func() error {
 		conn, err := h.check.Accept(h.listener, h.refused)
@@ -199,7 +197,6 @@ func (h *Health) admit(conn net.Conn) *healthConn {
 	return c
 }
 
-// serve answers the request of a connection.
 func (h *Health) serve(c *healthConn) {
 	defer func() {
 		_ = c.Close()

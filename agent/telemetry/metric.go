@@ -62,7 +62,6 @@ func (me *metrics) Take(s State, message Message) {
 	}
 }
 
-// record hands a number to the sink.
 func (me *metrics) record(name string, value int64) {
 	now := float64(time.Now().UnixMicro()) / 1e6
 	writeLine(me.run.Metrics, metric{now, metricGroup, name, value})
@@ -73,7 +72,6 @@ func (me *metrics) role(name string, value int64) {
 	me.record(fmt.Sprintf("workers.%s.%s", me.run.Role, name), value)
 }
 
-// step records the end of a step, and whether it failed.
 func (me *metrics) step(m StepDone) {
 	outcome := ".success"
 	if m.Err != nil {

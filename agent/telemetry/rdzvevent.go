@@ -98,7 +98,6 @@ func (r *rdzvEvents) joined(o *Place) {
 	r.record(event, "The node '%[1]s' has joined round %[3]d of the rendezvous '%[2]s' as rank %[4]d in a world of size %[5]d.", o.Round, o.Rank, o.World)
 }
 
-// shutDown records the end of this node's part in the run.
 func (r *rdzvEvents) shutDown(m ShutDown) {
 	event := rdzvEvent{Name: "shutdown", NodeState: nodeSucceeded}
 	switch {

@@ -92,7 +92,6 @@ type StatusTracker struct {
 	left     int               // of the budget
 }
 
-// stepTotal sums up the durations of a step.
 type stepTotal struct {
 	count, failed uint64
 	took          time.Duration
@@ -137,7 +136,6 @@ func (st *StatusTracker) Take(s State, message Message) {
 	}
 }
 
-// enter notes a phase.
 func (st *StatusTracker) enter(p phase) { st.set(func(s *Status) { s.Phase = p }) }
 
 func (st *StatusTracker) set(change func(*Status)) {
@@ -150,7 +148,6 @@ func (st *StatusTracker) set(change func(*Status)) {
 	}
 }
 
-// joined notes a place in a round.
 func (st *StatusTracker) joined(p *Place) {
 	st.set(func(v *Status) {
 		v.Phase, v.Round, v.GroupRank, v.Groups = PhaseAssigning, p.Round, p.Group, p.Groups
@@ -161,7 +158,6 @@ func (st *StatusTracker) joined(p *Place) {
 	})
 }
 
-// started notes the workers of an attempt.
 func (st *StatusTracker) started(s State, procs []*process.Process) {
 	workers := make([]WorkerStatus, len(procs))
 	for i, p := range procs {
@@ -173,7 +169,6 @@ func (st *StatusTracker) started(s State, procs []*process.Process) {
 	})
 }
 
-// exited notes the end of a worker.
 func (st *StatusTracker) exited(p *process.Process) {
 	st.set(func(v *Status) {
 		if p.Local < len(v.Workers) {
@@ -183,7 +178,6 @@ func (st *StatusTracker) exited(p *process.Process) {
 	})
 }
 
-// causeOf is why a worker failed.
 func causeOf(f *failure.Failure, overdue bool) int {
 	switch {
 	case overdue:
@@ -196,7 +190,6 @@ func causeOf(f *failure.Failure, overdue bool) int {
 	return causeExit
 }
 
-// failed notes why an attempt failed.
 func (st *StatusTracker) failed(f *failure.Failure, overdue bool) {
 	cause := causeOf(f, overdue)
 	st.set(func(v *Status) {
@@ -205,7 +198,6 @@ func (st *StatusTracker) failed(f *failure.Failure, overdue bool) {
 	})
 }
 
-// stepped notes the end of a step.
 func (st *StatusTracker) stepped(s Step, took time.Duration, failed bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -217,7 +209,6 @@ func (st *StatusTracker) stepped(s Step, took time.Duration, failed bool) {
 	}
 }
 
-// read returns the status as it is now.
 func (st *StatusTracker) read() (Status, func(context.Context) []MemberStatus) {
 	st.mu.Lock()
 	s, members, tracker := st.status, st.members, st.progress

@@ -104,7 +104,6 @@ func (te *torchEvents) Take(s State, message Message) {
 	}
 }
 
-// watchdog records an action of the watchdog.
 func (te *torchEvents) watchdog(s State, m WatchdogActed) {
 	d := &watchdogDetail{Event: m.Name}
 	if t := m.Timer; t != nil {
@@ -113,7 +112,6 @@ func (te *torchEvents) watchdog(s State, m WatchdogActed) {
 	te.record(s, m.Name, fromAgent, "RUNNING", d, nil)
 }
 
-// record hands an event to the sink.
 func (te *torchEvents) record(s State, name, source, state string, detail any, fill func(*torchEventMetadata)) {
 	inner, err := json.Marshal(detail)
 	if err != nil {
@@ -162,7 +160,6 @@ func (te *torchEvents) done(s State, d RunDone) {
 	te.status(s, fromAgent, "FAILED", te.agentDetail(s), func(m *torchEventMetadata) { m.RawError = &text })
 }
 
-// ends records how the workers ended.
 func (te *torchEvents) ends(s State, m WorkersEnded) {
 	for _, p := range m.Workers {
 		state, failed := "TERMINATED", (*failure.Failure)(nil)

@@ -90,7 +90,6 @@ func (t *traces) Take(s State, message Message) {
 	}
 }
 
-// stepDone takes a step of the agent that has ended.
 func (t *traces) stepDone(s State, m StepDone, now time.Time) {
 	began := now.Add(-m.Took)
 	switch m.Step {

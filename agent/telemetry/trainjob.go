@@ -37,7 +37,6 @@ const (
 // status; else that is left to the script, whose reports ours would overwrite.
 const envTotalSteps = "RALLYPOINT_TOTAL_STEPS"
 
-// The pace and the limits of the reports.
 const (
 	trainJobPeriod  = 10 * time.Second
 	trainJobTimeout = 5 * time.Second
@@ -143,7 +142,6 @@ func (t *trainJob) report(ctx context.Context, succeeded bool) {
 	}
 }
 
-// now is the status of a job.
 func (t *trainJob) now(s *Status, succeeded bool) trainerStatus {
 	step := min(max(s.Progress.Step, 0), t.total)
 	now := trainerStatus{Progress: int(min(99, 100*float64(step)/float64(t.total))), Metrics: []trainJobMetric{

@@ -29,7 +29,6 @@ type Timer struct {
 	Signal  unix.Signal // to be sent at expiry; 0 or less: none
 }
 
-// parseTimer reads one request.
 func parseTimer(line []byte) (Timer, error) {
 	var request struct {
 		Pid     int         `json:"pid"`
@@ -60,7 +59,6 @@ func parseTimer(line []byte) (Timer, error) {
 	return t, nil
 }
 
-// release tells whether the request is one of release.
 func (t *Timer) release() bool { return t.At.IsZero() }
 
 // timers are the running timers. The caller passes the time.

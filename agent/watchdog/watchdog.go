@@ -153,7 +153,6 @@ func (w *Watchdog) run() {
 	}
 }
 
-// accept takes the requests that were read.
 func (w *Watchdog) accept(running timers, input *requests) {
 	for line := range input.lines() {
 		if t, err := parseTimer(line); err != nil {
@@ -164,7 +163,6 @@ func (w *Watchdog) accept(running timers, input *requests) {
 	}
 }
 
-// report queues processes with expired timers.
 func (w *Watchdog) report(expired [][]Timer) {
 	if len(expired) == 0 {
 		return
@@ -206,7 +204,6 @@ func (r *requests) readNow(file *os.File) (n int) {
 	return n
 }
 
-// lines yields the whole lines that were read.
 func (r *requests) lines() func(yield func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		text := r.buf[:r.n]
