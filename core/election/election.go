@@ -36,8 +36,8 @@ type Elector interface {
 	// Quorum reports whether facts have to be confirmed before nodes may be told what follows from
 	// them.
 	Quorum() bool
-	// Propose proposes the facts of the run, which replace those before. Committed tells of the number that
-	// it returns when they are confirmed.
+	// Propose proposes new facts of the run. Committed reports the number that it returns once they are
+	// committed.
 	Propose(f rendezvous.Facts) (number uint64)
 	// Committed reports whether this process still leads, as far as it can know, and the facts of that
 	// number are confirmed. Number 0 asks for the former alone.

@@ -47,9 +47,9 @@ def listening() -> set[Address]:
 
 
 def connections(own: set[Address], peers: set[Address]) -> dict[int, str]:
-    """Those between workers: what /proc says of each, by its descriptor.
+    """The connections between workers: the link in /proc of each, by its descriptor.
 
-    One that has ended on both sides is not found any more: it has no address.
+    A connection that has ended on both sides is not found: it has no address any more.
 
     Args:
         own: where gloo listens in this process.
@@ -64,7 +64,7 @@ def connections(own: set[Address], peers: set[Address]) -> dict[int, str]:
 
 
 def _open(of: dict[int, str]) -> Iterator[int]:
-    """Those of some connections whose descriptors have not been closed, nor used for another."""
+    """The connections whose descriptors have not been closed, nor reused, since they were found."""
     for number, link in of.items():
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{number}") == link:

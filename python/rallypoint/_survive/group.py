@@ -326,7 +326,7 @@ class Group:
 
 
 def _arrive(store: Any, where: str, count: int, mine: dict[str, Any]) -> None:
-    """Leaves what this worker says of itself, as one of so many. It may do so again."""
+    """Registers this worker as one of `count`. Registering twice takes one place."""
     text = json.dumps(mine)
     for i in range(count):
         place = f"{where}/{(mine['rank'] + i) % count}"
