@@ -121,7 +121,7 @@ def test_within_other_operations() -> None:
         survivors_made_every_step(j, 2, but=len(faults))
 
 
-@pytest.mark.parametrize("made", ["before", "in"])
+@pytest.mark.parametrize("made", ["before", pytest.param("in", marks=pytest.mark.long)])
 def test_a_group_of_the_script(made: str) -> None:
     """... is not formed again: all begin anew, and the log says why."""
     options = ("--steps", STEPS, "--own-group", made)
