@@ -11,6 +11,26 @@ import (
 	"rallypoint/core/succession"
 )
 
+// voterOf is the view of a voter that has lost its host, h, beside which others vote.
+func voterOf(t *testing.T, beside ...string) (*Group, *others) {
+	t.Helper()
+	g := standing(t)
+	links := map[string]*Link{}
+	for _, node := range append([]string{"h"}, beside...) {
+		links[node] = g.Dial(node)
+		g.Opened(links[node], &inbox{})
+		g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, State: uint64(succession.Follows), Term: 3})
+	}
+	var also []raft.Voter
+	for _, node := range beside {
+		also = append(also, links[node].voter)
+	}
+	voters := votersOf(g, links)
+	voters.lead(t, "h", 3, nil, also...)
+	g.Lost(proof, "g", 3)
+	return g, voters
+}
+
 // TestFoundAnew: a voter whose two fellows are gone founds another group, if it had heard their leader shortly before, or
 // a newcomer comes: after half a lease where it is reached by others, and after four where it may itself be
 // cut off. It founds none while one of the two lives, or because it was stopped itself for so long.
@@ -28,16 +48,8 @@ func TestFoundAnew(t *testing.T) {
 		{"two that were silent for long", lease, true, false, 0},
 		{"two that were silent for long, of which one is started again", lease, true, true, lease / 2},
 	} {
-		g := standing(t)
-		links := map[string]*Link{}
-		for _, node := range []string{"h", "a"} {
-			links[node] = g.Dial(node)
-			g.Opened(links[node], &inbox{})
-			g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, State: uint64(succession.Follows), Term: 3})
-		}
-		voters := votersOf(g, links)
-		voters.lead(t, "h", 3, nil, links["a"].voter)
-		g.Lost(proof, "g", 3)
+		g, voters := voterOf(t, "a")
+		links := voters.links
 		pass(g, c.before)
 		g.Ended(links["h"], succession.Dead)
 		pass(g, lease)
@@ -91,20 +103,8 @@ func TestFoundAnewAfterAnEarlierLoss(t *testing.T) {
 		{"of five one goes, and this process is cut off: the other three can end the job", []string{"a", "c", "d"}, false, true, false},
 		{"of five one goes, and later the three others", []string{"a", "c", "d"}, false, false, true},
 	} {
-		g := standing(t)
-		links := map[string]*Link{}
-		for _, node := range append([]string{"h"}, c.others...) {
-			links[node] = g.Dial(node)
-			g.Opened(links[node], &inbox{})
-			g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, State: uint64(succession.Follows), Term: 3})
-		}
-		voters := votersOf(g, links)
-		var also []raft.Voter
-		for _, node := range c.others {
-			also = append(also, links[node].voter)
-		}
-		voters.lead(t, "h", 3, nil, also...)
-		g.Lost(proof, "g", 3)
+		g, voters := voterOf(t, c.others...)
+		links := voters.links
 		passes := func(d time.Duration, silent bool) {
 			for ; d > 0; d -= g.Beat() {
 				if !silent {
@@ -148,12 +148,11 @@ func hostOfTwo(lease time.Duration) (g *Group, b, c *Link) {
 	return g, linkTo(g, "b", "a", "c"), linkTo(g, "c", "a", "b")
 }
 
-// TestSilentVoterIsNoContact: a host that is cut off from both voters notices it of one after the other. The one whose
-// connection is still open, and silent, has not reached it since: so it may be this process that is cut off.
-func TestSilentVoterIsNoContact(t *testing.T) {
-	const lease = 10 * time.Second
-	g, b, c := hostOfTwo(lease)
-	voters := votersOf(g, map[string]*Link{"b": b, "c": c})
+// hostWithMajority is hostOfTwo whose two nodes vote, and hear it.
+func hostWithMajority(t *testing.T, lease time.Duration) (g *Group, b, c *Link, voters *others) {
+	t.Helper()
+	g, b, c = hostOfTwo(lease)
+	voters = votersOf(g, map[string]*Link{"b": b, "c": c})
 	g.SetEligible([]string{"b", "c"})
 	for range 3 * lease / g.Beat() {
 		pass(g, g.Beat())
@@ -162,6 +161,14 @@ func TestSilentVoterIsNoContact(t *testing.T) {
 	if !g.VoteReport().Majority {
 		t.Fatal("it has no majority")
 	}
+	return g, b, c, voters
+}
+
+// TestSilentVoterIsNoContact: a host that is cut off from both voters notices it of one after the other. The one whose
+// connection is still open, and silent, has not reached it since: so it may be this process that is cut off.
+func TestSilentVoterIsNoContact(t *testing.T) {
+	const lease = 10 * time.Second
+	g, b, c, _ := hostWithMajority(t, lease)
 	pass(g, lease/4)
 	for _, l := range []*Link{b, c} {
 		g.Ended(l, succession.Unconnected)

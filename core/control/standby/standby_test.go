@@ -555,16 +555,7 @@ func TestStatesLeaveInOrder(t *testing.T) {
 // more than the one that is left, which nobody can elect, so that it has to be the host again.
 func TestDesertedHostIsElectedAgain(t *testing.T) {
 	const lease = 10 * time.Second
-	g, b, c := hostOfTwo(lease)
-	voters := votersOf(g, map[string]*Link{"b": b, "c": c})
-	g.SetEligible([]string{"b", "c"})
-	for range 3 * lease / g.Beat() {
-		pass(g, g.Beat())
-		voters.carry()
-	}
-	if !g.VoteReport().Majority {
-		t.Fatal("it has no majority")
-	}
+	g, b, c, voters := hostWithMajority(t, lease)
 	g.Ended(b, succession.Dead)
 	g.Ended(c, succession.Dead)
 	pass(g, lease)
