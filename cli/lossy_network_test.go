@@ -86,8 +86,8 @@ func (l *lossBurst) takes(packet []byte) bool {
 	return ok && l.is(p) && l.left.Add(-1) >= 0
 }
 
-// newLossyNetwork makes a network of machines that such a link joins. The test is skipped
-// where that is not allowed.
+// newLossyNetwork makes a network of machines that such a link joins, or ends the test as missing()
+// does where that is not allowed.
 func newLossyNetwork(t *testing.T, machines int) (*network, *lossyLink) {
 	t.Helper()
 	n := &network{t: t, name: fmt.Sprintf("rptest%08x", rand.Uint32())}
@@ -95,7 +95,7 @@ func newLossyNetwork(t *testing.T, machines int) (*network, *lossyLink) {
 	t.Cleanup(l.close) // the last: all that runs there has ended
 	for m := 1; m <= machines; m++ {
 		if err := l.join(n, m); err != nil {
-			t.Skipf("no network of TUN devices: %v", err)
+			missing(t, "no network of TUN devices: %v", err)
 		}
 	}
 	t.Logf("the link's seed is %d", l.seed)

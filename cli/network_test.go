@@ -25,12 +25,12 @@ const (
 	allPorts   = "1-65534" // as many as a rule can name
 )
 
-// newNetwork makes a network. The test is skipped where that is not allowed.
+// newNetwork makes a network, or ends the test as missing() does where that is not allowed.
 func newNetwork(t *testing.T, machines int) *network {
 	t.Helper()
 	n := &network{t: t, name: fmt.Sprintf("rptest%08x", rand.Uint32())}
 	if err := n.build(machines); err != nil {
-		t.Skipf("no network namespaces: %v", err)
+		missing(t, "no network namespaces: %v", err)
 	}
 	return n
 }
@@ -110,7 +110,7 @@ func (n *network) shell(machine int, line string) error {
 func (n *network) on(machine int, c *exec.Cmd) *exec.Cmd {
 	enter, err := exec.LookPath("nsenter")
 	if err != nil {
-		n.t.Skip(err)
+		missing(n.t, "%v", err)
 	}
 	c.Args = append([]string{enter, "--net=/run/netns/" + n.namespace(machine), c.Path}, c.Args[1:]...)
 	c.Path = enter
@@ -195,7 +195,7 @@ func (n *network) split(how string, some ...int) {
 func (n *network) nft(machine int, rules string) {
 	n.t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
-		n.t.Skip("no nft, which nftables has")
+		missing(n.t, "no nft, which nftables has")
 	}
 	if err := n.shell(machine, "nft -f - <<'END'\n"+rules+"END\n"); err != nil {
 		n.t.Fatal(err)
