@@ -20,8 +20,8 @@ func newAdmin(log *logging) *cobra.Command {
 		Short: "Close, save, scale or stop a job, evict or drain a node, or copy a data directory",
 		Long: `Close, save, scale or stop a job, evict a node or drain it. ENDPOINT is the job's
 --rdzv-endpoint: the control plane, or a server that knows which node hosts it; or
-file:///DIR or etcd://HOST, whose log gets the request. The job's nodes, its history
-and the logs record who did it and why.
+file:///DIR or etcd://HOST, whose record names that node. The job's nodes, its history and
+the logs record who did it and why.
 
 Anyone who can reach the control plane's port can do this, unless it has a token:
 then name its file with --token-file. "backup" copies the data directory of a server

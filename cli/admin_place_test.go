@@ -85,9 +85,9 @@ func TestAdminOfAPlace(t *testing.T) {
 			long := "wrong data " + strings.Repeat("x", 2*rendezvous.MaxNameLen)
 			_, waits := meets(t, endpoint, "job", "c", 2, 3)
 			awaitStatus(t, func(st control.Status) bool { return len(st.Runs[0].Waiting) > 0 }, endpoint)
-			code, stdout, stderr = execute(t, "admin", "close", endpoint, "--rdzv-id", "job", "--reason", long, "--stop")
+			code, stdout, stderr = execute(t, "admin", "stop", endpoint, "--rdzv-id", "job", "--reason", long, "--failed")
 			if code != 0 || stderr != "" || !strings.HasPrefix(stdout, `run "job" is closed as failed`) || !strings.Contains(stdout, "refused") {
-				t.Errorf("close: %d, %q, %q", code, stdout, stderr)
+				t.Errorf("stop: %d, %q, %q", code, stdout, stderr)
 			}
 			if err := <-waits; rendezvous.CodeOf(err) != rendezvous.CodeClosed || !strings.Contains(err.Error(), "wrong data") {
 				t.Errorf("the node that waited received %v", err)

@@ -24,9 +24,13 @@ func TestAdmin(t *testing.T) {
 	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node c") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") {
 		t.Errorf("evict from the only run, without a reason: %d, %q, %q", code, stdout, stderr)
 	}
-	code, stdout, stderr = execute(t, "admin", "close", s.addr, "--rdzv-id", "job", "--reason", "wrong data", "--stop")
+	code, stdout, stderr = execute(t, "admin", "stop", s.addr, "--rdzv-id", "job", "--reason", "wrong data", "--failed")
 	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, `run "job" is closed as failed`) {
-		t.Errorf("close: %d, %q, %q", code, stdout, stderr)
+		t.Errorf("stop: %d, %q, %q", code, stdout, stderr)
+	}
+	code, stdout, stderr = execute(t, "admin", "close", s.addr, "--rdzv-id", "job", "--stop")
+	if code != 0 || stderr != "" || !strings.Contains(stdout, "was closed already: it failed") {
+		t.Errorf("by the word of earlier versions: %d, %q, %q", code, stdout, stderr)
 	}
 	_, stdout, _ = execute(t, "status", s.addr)
 	stdout = strings.Join(strings.Fields(stdout), " ")

@@ -27,7 +27,7 @@ type adminArgs struct {
 	nodes                   []string
 	within, away            time.Duration
 	target                  int
-	stop                    bool
+	failed                  bool
 }
 
 func (v *adminVerb) request(a *adminArgs) (rendezvous.Event, error) {
@@ -38,6 +38,10 @@ func (v *adminVerb) request(a *adminArgs) (rendezvous.Event, error) {
 		return nil, errors.New("--within is negative: the deadline is in the past")
 	case a.away < 0:
 		return nil, errors.New("--for is negative")
+	case a.failed && v.cmd.Flags().Changed("within"):
+		return nil, errors.New("--failed and --within exclude each other: a job fails at once")
+	case a.failed:
+		return rendezvous.CloseRun{Reason: a.reason, Stop: true}, nil
 	case v.event != nil:
 		return v.event(a), nil
 	case a.within == 0 && !v.kind.EndsRound():
@@ -85,17 +89,16 @@ func adminVerbs() []adminVerb {
 	return []adminVerb{
 		{cmd: &cobra.Command{
 			Use:   "close ENDPOINT",
-			Short: "Let no more nodes join a job, or stop it",
+			Short: "Let no more nodes join a job",
 			Long: `Close a job: no more nodes can join, waiting nodes are refused with the reason, and a
-running round continues to its end. With --stop the job fails: its agents stop their
-workers immediately.
+running round continues to its end. "admin stop" ends that, too.
 
-Closing a closed run changes nothing, except with --stop. A run cannot be reopened; its
-id is free once none of its nodes is left.`,
-			Example: `  rallypoint admin close host0:29400 --rdzv-id job7 --reason "maintenance at noon"
-  rallypoint admin close host0:29400 --rdzv-id job7 --reason "wrong data" --stop`,
-		}, event: func(a *adminArgs) rendezvous.Event { return rendezvous.CloseRun{Reason: a.reason, Stop: a.stop} }, flags: func(f *pflag.FlagSet, a *adminArgs) {
-			f.BoolVar(&a.stop, "stop", false, "end the job as failed: its agents stop their workers immediately")
+Closing a closed run changes nothing. A run cannot be reopened; its id is free once none of
+its nodes is left.`,
+			Example: `  rallypoint admin close host0:29400 --rdzv-id job7 --reason "maintenance at noon"`,
+		}, event: func(a *adminArgs) rendezvous.Event { return rendezvous.CloseRun{Reason: a.reason} }, flags: func(f *pflag.FlagSet, a *adminArgs) {
+			f.BoolVar(&a.failed, "stop", false, "") // stop --failed, in versions before that
+			_ = f.MarkHidden("stop")
 		}},
 		{cmd: &cobra.Command{
 			Use:   "evict ENDPOINT --node NODE",
@@ -146,12 +149,15 @@ the next scale, within min, max and node_unit.`,
 		}},
 		{cmd: &cobra.Command{
 			Use:   "stop ENDPOINT",
-			Short: "Save, and end a job so that it can be queued again",
+			Short: "Save, and end a job so that it can be queued again; or as failed",
 			Long: `End a job when all its workers have saved, or at the deadline. ` + howTold + `
-Its agents end with exit code 95: queue the job again. "admin close --stop" ends a job
-as failed, at once.`,
-			Example: `  rallypoint admin stop host0:29400 --rdzv-id job7 --within 120s --reason "the maintenance begins"`,
-		}, kind: rendezvous.DirectiveStop, within: "`TIME` until it ends at the latest; 0: now"},
+Its agents end with exit code 95: queue the job again. With --failed nothing is saved: the
+agents stop their workers at once, and end with 1, also if the job was closed before.`,
+			Example: `  rallypoint admin stop host0:29400 --rdzv-id job7 --within 120s --reason "the maintenance begins"
+  rallypoint admin stop host0:29400 --rdzv-id job7 --failed --reason "wrong data"`,
+		}, kind: rendezvous.DirectiveStop, within: "`TIME` until it ends at the latest; 0: now", flags: func(f *pflag.FlagSet, a *adminArgs) {
+			f.BoolVar(&a.failed, "failed", false, "end the job as failed, at once and without a save")
+		}},
 		{cmd: &cobra.Command{
 			Use:   "cancel ENDPOINT",
 			Short: "Cancel a directive",

@@ -136,10 +136,10 @@ func TestNetworkStoppedWhileTheHostIs(t *testing.T) {
 		until := time.Now().Add(away)
 		seen.await(j.harness, 2)
 		host := j.awaitElected(2, 3)
-		stop := exec.Command(os.Args[0], "admin", "close", j.addr(host), "--stop", "--reason", "wrong data")
+		stop := exec.Command(os.Args[0], "admin", "stop", j.addr(host), "--failed", "--reason", "wrong data")
 		stop.Env = []string{asCommand + "=1"}
 		if out, err := j.net.on(host, stop).CombinedOutput(); err != nil {
-			t.Errorf("admin close --stop: %v: %s", err, out)
+			t.Errorf("admin stop --failed: %v: %s", err, out)
 		}
 		for _, m := range []int{2, 3} {
 			j.nodes[m-1].end()
