@@ -111,7 +111,6 @@ func (w *hangWatch) look() (again time.Duration) {
 	moved, worked := made > w.made, w.worked()
 	d.Look(time.Now(), made-w.made, announced || w.excused.Swap(false) || worked)
 	w.made = made
-	_, left := d.Suspects()
 	w.silent.Store(int64(d.Silent()))
 	d.limit.Store(int64(d.Limit()))
 	if announced || !changed.IsZero() {
@@ -133,10 +132,7 @@ func (w *hangWatch) look() (again time.Duration) {
 	case stacks.Due(w.auto(), d.Silent(), d.Limit()) && t.hang == "":
 		w.suspected.Set()
 	}
-	if left > 0 {
-		return left
-	}
-	return farLook
+	return cmp.Or(d.LookAgain(), farLook)
 }
 
 // auto says whether what the workers do decides, and not a timeout alone.

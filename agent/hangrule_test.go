@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"rallypoint/agent/progress"
 	"rallypoint/agent/stacks"
 	"rallypoint/core/training"
 	"rallypoint/internal/testkit"
@@ -146,7 +148,7 @@ func (j *ruleJob) play(p phase) {
 			if n.made > 0 {
 				j.silenced = false
 			}
-			n.made, n.excused, n.looksAt = 0, false, j.now+500*time.Millisecond
+			n.made, n.excused, n.looksAt = 0, false, j.now+min(cmp.Or(n.LookAgain(), progress.SampleInterval), progress.SampleInterval)
 		}
 		j.inquire(p)
 	}
@@ -212,13 +214,14 @@ func (j *ruleJob) answers(p phase) []*stacks.Node {
 	return answers
 }
 
-// newRuleJob is such a job, at its start.
+// newRuleJob is such a job, at its start. The nodes do not look at the same moments.
 func newRuleJob(timeout time.Duration) *ruleJob {
 	j := &ruleJob{judge: -1, inquiry: stacks.Inquiry{Auto: timeout == 0}}
 	for i := range j.nodes {
 		n := &j.nodes[i]
 		n.Timeout, n.clock = timeout, testkit.NewClock().Now()
 		n.Begin(n.clock)
+		n.looksAt = time.Duration(i) * 300 * time.Millisecond
 	}
 	return j
 }
@@ -327,6 +330,7 @@ func TestHangsAreNamed(t *testing.T) {
 	}{
 		"one rank waits for its data":       {0, []phase{trains, {lasts: 2 * minute, announced: -1, where: one(3, loads)}}, minute, 61 * second, "rank 3 (b) is at train.py:7 load; 3 others wait in all_reduce"},
 		"with a timeout":                    {20 * second, []phase{trains, {lasts: minute, announced: -1, where: one(3, loads)}}, 20 * second, 21 * second, "rank 3 (b) is at train.py:7 load; 3 others wait in all_reduce"},
+		"with a short timeout":              {2 * second, []phase{trains, {lasts: minute, announced: -1, where: one(3, loads)}}, 2 * second, 2200 * time.Millisecond, "rank 3 (b) is at train.py:7 load; 3 others wait in all_reduce"},
 		"after an evaluation":               {0, []phase{trains, {lasts: 20 * minute, announced: -1, where: one(3, moves(second))}, {lasts: 2 * minute, announced: -1, where: one(3, loads)}}, 21 * minute, 21*minute + 11*second, "rank 3 (b) is at train.py:7 load; 3 others wait in all_reduce"},
 		"one that never ends":               {0, []phase{trains, {lasts: 31 * minute, announced: -1, where: one(3, moves(second))}}, 30 * minute, 30*minute + 11*second, "rank 3 (b) waits in forward, called in train.py:7 evaluate; 3 others wait in all_reduce"},
 		"a busy loop":                       {0, []phase{trains, {lasts: 31 * minute, announced: -1, where: one(3, loads), cpu: [4]float64{3: 1}}}, 30 * minute, 30*minute + 11*second, "rank 3 (b) is at train.py:7 load; 3 others wait in all_reduce"},

@@ -69,12 +69,12 @@ func (i *Inquiry) Looks() int {
 func (i *Inquiry) Pause(silent, limit time.Duration) time.Duration {
 	silent = i.ofAll(silent)
 	switch {
-	case !i.Auto:
-		return pauseGiven
 	case silent < limit:
 		return min(pauseEarly, limit-silent)
+	case i.Auto:
+		return pauseAuto
 	}
-	return pauseAuto
+	return pauseGiven
 }
 
 // ofAll is for how long no node has seen a sign of life, given the time of the one that judges.

@@ -19,6 +19,8 @@ const (
 	// or starved has missed what happened meanwhile, and the workers may have been stopped with
 	// it.
 	longestLook = 5 * time.Second
+
+	looksInTimeout = 20
 )
 
 // HangDetector decides from looks at the workers' steps when a job is suspected to hang: no step
@@ -118,12 +120,15 @@ func (d *HangDetector) Limit() time.Duration {
 	return limit
 }
 
-// Suspects reports whether the job is suspected to hang, and if not, how long it has until then
-// if nothing changes; 0: for ever.
-func (d *HangDetector) Suspects() (suspected bool, left time.Duration) {
-	limit := d.Limit()
-	if limit == 0 {
-		return false, 0
+// LookAgain is in which time at most to look again: when the job is suspected if nothing changes, and
+// so often that a timeout is exceeded by its twentieth; 0: any.
+func (d *HangDetector) LookAgain() time.Duration {
+	switch left := max(0, d.Limit()-d.silent); {
+	case d.Timeout == 0:
+		return left
+	case left == 0:
+		return d.Timeout / looksInTimeout
+	default:
+		return min(left, d.Timeout/looksInTimeout)
 	}
-	return d.silent >= limit, max(0, limit-d.silent)
 }
