@@ -22,9 +22,9 @@ worker ends the others, and the launcher starts all again.
 
 from __future__ import annotations
 
-import copy
 import gc
 import logging
+import operator
 import os
 import re
 import threading
@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -49,8 +49,10 @@ from ._launch.world import (
     changing,
     regroup,
 )
+from ._survive import members as _members
 from ._survive import state as _state
 from ._survive.group import Group, StateLostError
+from ._survive.snapshot import Snapshot, clone
 
 __all__ = ["Run", "StateLostError", "hsdp_mesh", "init_process_group"]
 
@@ -61,10 +63,6 @@ _PAUSE = 0.01
 
 #: Between two looks at whether the world changes within an attempt, in seconds.
 _LOOK = 0.1
-
-#: Larger buffers, in bytes, are copied before an attempt only if torch has counted a change,
-#: which it does not for the running statistics of normalisations.
-_SMALL = 1 << 20
 
 #: So many worlds in a row that a worker could not enter, or attempts at a step that were cut, are a
 #: defect, and end it.
@@ -84,8 +82,8 @@ _OTHER_GROUPS = (
 _SECOND_LOOP = "the script has a second loop of steps, and a newcomer would begin with the first"
 
 _group: Group | None = None
-_Enter = Callable[[dict[str, Any]], list[dict[str, Any]]]
-_Copy = tuple[torch.Tensor, torch.Tensor, Optional[int]]  # of a tensor, in this version
+_looping: Run | None = None  # whose loop of steps has begun and not ended
+_Enter = Callable[[dict[str, Any]], _members.Members]
 
 
 def init_process_group(backend: str = "gloo", *, timeout: timedelta | None = None) -> None:
@@ -160,7 +158,6 @@ class Run:
     this worker's state is of no use any more: it gets that of another one which has made the step.
 
     Attributes:
-        completed: how many steps are complete. A script that loads a checkpoint sets it.
         directive: what rallypoint.progress returned, which is called after each step.
 
     Args:
@@ -178,7 +175,7 @@ class Run:
         wait_for_all: bool = False,
         **state: Any,
     ) -> None:
-        self.completed = 0
+        self._completed = 0
         self.directive: Directive | None = None
         self._changed, self._wait_for_all = changed, wait_for_all
         self._state = state
@@ -193,17 +190,14 @@ class Run:
         self._stepped: set[int] = set()  # of these, those that ended it
         self._cuts = 0  # attempts in a row that were cut and taken back
         self._kept: dict[str, Any] | None = None  # the state before it, of several optimizers
-        self._dicts = [s for s in state.values() if isinstance(s, dict)]
-        self._in_dicts: dict[int, _Copy] = {}
         self._scalers = [s for s in state.values() if isinstance(s, torch.amp.GradScaler)]
         self._modules = [s for s in state.values() if isinstance(s, torch.nn.Module)]
         self._optimizers = [s for s in state.values() if isinstance(s, torch.optim.Optimizer)]
         parameters = (p for m in self._modules for p in m.parameters() if p.requires_grad)
         self._parameter = next(parameters, None)  # one of all
         self._warned = False
-        owners = [part._buffers for m in self._modules for part in m.modules()]
-        self._places = [(buffers, name) for buffers in owners for name in buffers]
-        self._find_buffers()
+        dicts = [s for s in state.values() if isinstance(s, dict)]
+        self._snapshot = Snapshot(self._modules, dicts)
         self._hooks: list[RemovableHandle] = []
         self._hook_optimizers()
         for name, value in state.items():
@@ -228,6 +222,21 @@ class Run:
         self._group = None
 
     @property
+    def completed(self) -> int:
+        """How many steps are complete. A script that loads a checkpoint sets it before the loop."""
+        return self._completed
+
+    @completed.setter
+    def completed(self, steps: int) -> None:
+        if _looping is self:
+            raise InvalidError(
+                "completed is set within the loop of steps, which counts them itself: set it "
+                "before the loop, as a worker that joins would not know of it",
+                Code.INVALID,
+            )
+        self._completed = operator.index(steps)
+
+    @property
     def rank(self) -> int:
         """This worker's rank in the process group."""
         return int(dist.get_rank())
@@ -245,7 +254,23 @@ class Run:
 
         There is one loop, which has all steps: in a second one the loss of a worker ends the
         others, as a newcomer would run what comes before that loop beside them.
+
+        Raises:
+            InvalidError: another loop has not ended, of this run or another one.
         """
+        global _looping
+        if _looping is not None:
+            raise InvalidError(
+                "a loop of steps begins while another one has not ended: make one loop, by one Run",
+                Code.INVALID,
+            )
+        _looping = self
+        try:
+            yield from self._loop(total)
+        finally:
+            _looping = None
+
+    def _loop(self, total: int) -> Iterator[int]:
         if self._group is not None and self._group.has_others():
             self._restarts(_OTHER_GROUPS)
         if self._group is not None and self._group.looped:
@@ -284,36 +309,28 @@ class Run:
 
         It takes the error of a collective whose peer is gone, and the loop then gives the same
         step again. All other errors pass.
+
+        Raises:
+            InvalidError: it is not in the loop of this run's steps, which repeats them, or in
+                another attempt.
         """
         return _Attempt(self)
 
     # The two ends of an attempt.
 
     def _begin(self) -> None:
+        if _looping is not self or self._inside:
+            raise InvalidError(
+                "an attempt is made in the loop of its run's steps, and not in another attempt",
+                Code.INVALID,
+            )
         self._stepping.clear()
         self._stepped.clear()
         self._kept = None
         if self._group is not None:
-            self._keep()
+            self._gradient = self._find_gradient()
+            self._snapshot.take()
         self._inside = True
-
-    def _keep(self) -> None:
-        """Keeps what a cut puts back."""
-        self._gradient = self._find_gradient()
-        self._random = torch.get_rng_state()
-        if self._dicts:
-            self._keep_dicts()
-        if any(
-            buffers.get(name) is not buffer
-            for (buffers, name), buffer in zip(self._places, self._buffers)
-        ):
-            self._find_buffers()
-        with torch.no_grad():
-            if self._small:
-                torch._foreach_copy_(self._kept_small, self._small)
-            for i, (buffer, _, version) in enumerate(self._large):
-                if buffer._version != version:
-                    self._large[i] = (buffer, buffer.clone(), buffer._version)
 
     def _hook_optimizers(self) -> None:
         """Has this run know when optimizers make their steps, after all that comes before them."""
@@ -344,34 +361,6 @@ class Run:
                 self.completed,
             )
 
-    def _find_buffers(self) -> None:
-        """Finds the buffers of modules, which a module may have replaced."""
-        self._buffers = [buffers.get(name) for buffers, name in self._places]
-        found = list({id(b): b for b in self._buffers if b is not None}.values())
-        self._small = [b for b in found if b.nbytes <= _SMALL]
-        self._kept_small = [b.clone() for b in self._small]
-        self._large = [(b, b, -1) for b in found if b.nbytes > _SMALL]
-
-    def _keep_dicts(self) -> None:
-        tensors: list[torch.Tensor] = []
-        self._values = [(value, _copied(value, tensors)) for value in self._dicts]
-        before, self._in_dicts = self._in_dicts, {}
-        for tensor in tensors:
-            kept = before.get(id(tensor))
-            if kept is None or kept[0] is not tensor or not _is_of(kept[2], tensor):
-                kept = (tensor, tensor.detach().clone(), _version(tensor))
-            self._in_dicts[id(tensor)] = kept
-
-    def _put_dicts_back(self) -> None:
-        for value, kept in self._values:
-            value.clear()
-            value.update(kept)
-        for tensor, copied, version in self._in_dicts.values():
-            if not _is_of(version, tensor):
-                with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
-                    tensor.copy_(copied)
-                self._in_dicts[id(tensor)] = (tensor, copied, _version(tensor))
-
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
@@ -387,7 +376,7 @@ class Run:
             return
         closure = kwargs.get("closure") if len(args) < 2 else args[1]  # may have collectives
         if len(self._optimizers) > 1 or closure is not None:
-            self._kept = _clone(self._states())
+            self._kept = clone(self._states())
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._stepped.add(id(optimizer))
@@ -410,9 +399,9 @@ class Run:
         if ended and not self._stepped:
             self._warn_of_accumulation()
         self._cuts = 0
-        self.completed += 1
+        self._completed += 1
         self._fresh, self._ended = False, ended
-        self.directive = progress(self.completed)
+        self.directive = progress(self._completed)
 
     def _end_cut(self, error: BaseException) -> None:
         """Takes the attempt for complete if its optimizers made their steps, and else back."""
@@ -428,19 +417,7 @@ class Run:
             self._load(self._kept)
         elif self._stepping:
             self._whole = False  # an optimizer that has collectives has made a part of its step
-        torch.set_rng_state(self._random)
-        if self._dicts:
-            self._put_dicts_back()
-        for (buffers, name), buffer in zip(self._places, self._buffers):
-            if buffers.get(name) is not buffer:
-                buffers[name] = buffer
-        with torch.no_grad():
-            if self._small:
-                torch._foreach_copy_(self._small, self._kept_small)
-            for i, (buffer, kept, version) in enumerate(self._large):
-                if buffer._version != version:
-                    buffer.copy_(kept)
-                    self._large[i] = (buffer, kept, buffer._version)
+        self._snapshot.restore()
 
     def _states(self) -> dict[str, Any]:
         return {n: s if isinstance(s, dict) else s.state_dict() for n, s in self._state.items()}
@@ -472,47 +449,66 @@ class Run:
             _log.warning(_RESTARTS, _OTHER_GROUPS)
             raise why
         for _ in range(_ATTEMPTS):
-            _log.info(
-                "leaving the world %d at step %d: %s", self._group.world.epoch, self.completed, why
-            )
-            self._group.leave()
-            self._group.world = regroup()
+            members = self._meet(why)
             try:
                 with self._meeting():
-                    return self._enter(self._group.enter)
+                    self._group.connect(members)
+                    return self._settle(members)
             except (RuntimeError, RallypointError) as e:
                 if not _is_cut(e):
                     raise
                 why = e
         raise why
 
+    def _meet(self, why: BaseException) -> _members.Members:
+        """Leaves the world, and meets those that continue in the next one."""
+        assert self._group is not None
+        for _ in range(_ATTEMPTS):
+            _log.info(
+                "leaving the world %d at step %d: %s", self._group.world.epoch, self._completed, why
+            )
+            self._group.leave()
+            self._group.world = regroup()
+            try:
+                with self._meeting():
+                    return self._group.meet(self._said())
+            except RallypointError as e:
+                if not _is_cut(e):
+                    raise
+                why = e
+        raise why
+
+    def _said(self) -> dict[str, Any]:
+        """What this worker says of itself when it meets others."""
+        assert self._group is not None
+        return {
+            "fresh": self._fresh,
+            "completed": self._completed if self._whole else -1,
+            "ended": self._ended,
+            "joins": self._group.joining,
+            "shard": self._group.shard,
+        }
+
     def _change(self, group: _Enter, why: str) -> None:
         """Enters another group of the same world, or the next world if that fails."""
         _log.info("%s after step %d", why, self.completed)
         try:
             with self._meeting():
-                self._enter(group)
+                self._settle(group(self._said()))
         except (RuntimeError, RallypointError) as e:
             if not _is_cut(e):
                 raise
             self._recover(e)
 
-    def _enter(self, group: _Enter) -> None:
-        """Enters a group, and has the state that its newest worker has."""
+    def _settle(self, members: _members.Members) -> None:
+        """Has the state that the newest worker of the group has, which has just been made."""
         assert self._group is not None
-        completed = self.completed if self._whole else -1
-        mine = {"fresh": self._fresh, "completed": completed, "ended": self._ended}
-        members = group(mine | {"joins": self._group.joining, "shard": self._group.shard})
         if self._cut is not None:
             for module in self._modules:
                 if hasattr(module, "reset_iter_state"):  # of FSDP, within a step
                     module.reset_iter_state()
-        ages = [(not m["fresh"], m["completed"], m["ended"]) for m in members]
+        ages = _members.ages(members)
         newest = max(ages)
-        if newest[1] < 0:
-            raise StateLostError(
-                f"none of the {len(members)} workers that are left has a whole state", Code.STATE
-            )
         if self.rank == 0 and all(m["joins"] for m in members):
             _log.warning(
                 "all workers that had the job's state are gone: it begins at step %d, with what "
@@ -521,15 +517,8 @@ class Run:
             )
         if not newest[0] or any(age != newest for age in ages):
             behind = ages[self.rank] != newest or not newest[0]
-            for shard in sorted({m["shard"] for m in members}, key=str):
-                have = [i for i, age in enumerate(ages) if age == newest]
-                have = [i for i in have if members[i]["shard"] == shard]
-                if not have:
-                    raise StateLostError(
-                        f"no worker that is left has shard {shard} after step {newest[1]}",
-                        Code.STATE,
-                    )
-                self._share(have[0], newest[1], behind and shard == self._group.shard)
+            for shard, source in _members.sources(members, ages):
+                self._share(source, newest[1], behind and shard == self._group.shard)
         for module in self._modules:
             for parameter in module.parameters():
                 parameter.grad = None
@@ -548,7 +537,7 @@ class Run:
         state = _state.receive(broadcast, behind, self._group and self._group.mesh)
         if behind:
             self._load(state)
-            self.completed, self._fresh, self._ended = completed, False, True
+            self._completed, self._fresh, self._ended = completed, False, True
 
     def _load(self, state: dict[str, Any]) -> None:
         if not isinstance(state, dict) or state.keys() != self._state.keys():
@@ -558,13 +547,7 @@ class Run:
             )
         self._whole = False
         for name, value in self._state.items():
-            if isinstance(value, dict):
-                value.clear()
-                value.update(state[name])
-            else:
-                value.load_state_dict(state[name])
-            if isinstance(value, torch.optim.Optimizer):
-                _restore_types(value, state[name])
+            _state.load(value, state[name])
         self._whole = True
 
     def _all_done(self, total: int) -> bool:
@@ -634,62 +617,6 @@ class _Attempt(AbstractContextManager[None]):
             return False
         self._run._end_cut(error)
         return True
-
-
-def _copied(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """A copy of containers. The tensors in them are the same ones, and are added to a list."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-    elif isinstance(value, dict):
-        copied = value.copy()
-        for name, item in value.items():
-            copied[name] = _copied(item, tensors)
-        return copied
-    elif type(value) in (list, tuple):
-        return type(value)(_copied(item, tensors) for item in value)
-    return value
-
-
-def _clone(value: Any) -> Any:
-    """A state that has nothing in common with another one; what is no container is copied whole."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        cloned = copy.copy(value)  # with the versions of modules, which are its attribute
-        for name, item in value.items():
-            cloned[name] = _clone(item)
-        return cloned
-    if type(value) in (list, tuple):
-        return type(value)(map(_clone, value))
-    return copy.deepcopy(value)
-
-
-def _version(tensor: torch.Tensor) -> int | None:
-    """How often torch has changed a tensor; None: it does not count that."""
-    return None if tensor.is_inference() else tensor._version
-
-
-def _is_of(version: int | None, tensor: torch.Tensor) -> bool:
-    return version is not None and version == _version(tensor)
-
-
-def _restore_types(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Gives an optimizer's state the types that it was sent with.
-
-    load_state_dict() gives all tensors of floating-point numbers the type of their parameter, also
-    those that the optimizer itself keeps in another one.
-    """
-    if not {"state", "param_groups"} <= state.keys():
-        return  # it has a state of its own kind
-    numbers = [n for group in state["param_groups"] for n in group["params"]]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for number, parameter in zip(numbers, parameters):
-        loaded = optimizer.state.get(parameter, {})
-        for name, sent in state["state"].get(number, {}).items():
-            kept = loaded.get(name)
-            tensors = isinstance(kept, torch.Tensor) and isinstance(sent, torch.Tensor)
-            if tensors and kept.dtype != sent.dtype:
-                loaded[name] = sent.to(kept.device)
 
 
 def _sharded(part: object, mesh: object) -> bool:

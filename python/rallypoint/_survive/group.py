@@ -104,13 +104,19 @@ class Group:
                     raise
             limit *= 2
 
-    def enter(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Makes the first group of the world, and returns what its workers said of themselves."""
+    def meet(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Meets those that continue in the world, and returns what each says of itself."""
         self._turn()
-        return self._gather(self.world.carried, mine)
+        return self._exchange(self.world.carried, mine)
 
     def _gather(self, count: int, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Makes a group of so many workers, in the order of their ranks in the world."""
+        """Makes a group of so many workers."""
+        members = self._exchange(count, mine)
+        self.connect(members)
+        return members
+
+    def _exchange(self, count: int, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """What so many workers say, in the order of their ranks in the world."""
         mine = mine | {
             "rank": self.world.rank,
             "place": self._place,
@@ -118,7 +124,10 @@ class Group:
         }
         prefix = f"member/{self._generation}"
         _arrive(self.store, prefix, count, mine)
-        members = sorted(_arrived(self.store, prefix, count), key=lambda m: m["rank"])
+        return sorted(_arrived(self.store, prefix, count), key=lambda m: m["rank"])
+
+    def connect(self, members: list[dict[str, Any]]) -> None:
+        """Makes the group of workers that have met."""
         self._peers.update((host, port) for m in members for host, port in m["listeners"])
         rank = [m["rank"] for m in members].index(self.world.rank)
         self._join(self._torch, "", rank, len(members))
@@ -133,7 +142,6 @@ class Group:
             if len({tuple(m["place"]) for m in members}) < len(members):
                 raise StateLostError("two workers have the same place in the mesh", Code.STATE)
             self._join_parts()
-        return members
 
     @property
     def pending(self) -> int:

@@ -49,6 +49,9 @@ def encode(value: Any, where: str, tensors: list[torch.Tensor]) -> Any:
             [encode(k, where, tensors), encode(v, f"{where}[{k!r}]", tensors)]
             for k, v in value.items()
         ]
+        versions = getattr(value, "_metadata", None)  # of a module's parts
+        if versions is not None:
+            return {"module": [items, encode(versions, f"{where}._metadata", tensors)]}
         return {kind: items}
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
@@ -87,6 +90,11 @@ def decode(value: Any, tensors: Iterator[torch.Tensor], mesh: Any = None) -> Any
         return DTensor.from_local(
             next(tensors), mesh, placements, run_check=False, shape=size, stride=tuple(stride)
         )
+    if kind == "module":
+        items, versions = content
+        state: Any = collections.OrderedDict(decode({"dict": items}, tensors, mesh))
+        state._metadata = decode(versions, tensors, mesh)
+        return state
     if kind in ("dict", "counter"):
         pairs = {decode(k, tensors, mesh): decode(v, tensors, mesh) for k, v in content}
         return pairs if kind == "dict" else collections.Counter(pairs)
@@ -177,3 +185,33 @@ def _pass(dtype: torch.dtype, shape: list[int], broadcast: _Broadcast) -> None:
     while left > 0:
         broadcast(scratch[:left])
         left -= CHUNK
+
+
+def load(into: Any, state: Any) -> None:
+    """Gives what is registered its state."""
+    if isinstance(into, dict):
+        into.clear()
+        into.update(state)
+        return
+    into.load_state_dict(state)
+    if isinstance(into, torch.optim.Optimizer):
+        _restore_types(into, state)
+
+
+def _restore_types(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Gives an optimizer's state the types that it was sent with.
+
+    load_state_dict() gives all tensors of floating-point numbers the type of their parameter, also
+    those that the optimizer itself keeps in another one.
+    """
+    if not {"state", "param_groups"} <= state.keys():
+        return  # it has a state of its own kind
+    numbers = [n for group in state["param_groups"] for n in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, parameter in zip(numbers, parameters):
+        loaded = optimizer.state.get(parameter, {})
+        for name, sent in state["state"].get(number, {}).items():
+            kept = loaded.get(name)
+            tensors = isinstance(kept, torch.Tensor) and isinstance(sent, torch.Tensor)
+            if tensors and kept.dtype != sent.dtype:
+                loaded[name] = sent.to(kept.device)

@@ -1,18 +1,10 @@
-"""What an attempt that is cut takes back, how a state travels, and where nothing survives."""
+"""What an attempt that is cut takes back, what a loop refuses, and where nothing survives."""
 
 from __future__ import annotations
 
-import collections
 import logging
-import os
-import queue
 import re
-import select
-import socket
-import struct
 import threading
-import weakref
-from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -20,23 +12,33 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from harness import PATIENCE, until
+from harness import PATIENCE
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rallypoint import Code, DeadlineError, HashStore, InvalidError, StateError, survive
-from rallypoint._survive import gloo_sockets, process_group, state
+from rallypoint._survive import snapshot
 from rallypoint._survive.group import _arrive, _arrived
 from rallypoint._survive.moving_store import MovingStore
-from rallypoint._survive.process_group import ProcessGroup
 
 CUT = "[gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"
 
 
+@pytest.fixture(autouse=True)
+def no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survive, "_looping", None)
+
+
+def looping(run: survive.Run) -> survive.Run:
+    """A run as it is within its loop."""
+    survive._looping = run
+    return run
+
+
 def run_of(**registered: Any) -> survive.Run:
-    """A run whose worker could lose others."""
-    run = survive.Run(**registered)
-    run._group = object()  # type: ignore[assignment]
+    """A run within its loop, whose worker could lose others."""
+    run = looping(survive.Run(**registered))
+    run._group = a_group()
     return run
 
 
@@ -114,7 +116,7 @@ def test_what_is_changed_in_place_is_taken_back() -> None:
             del values["more"]["b"]
 
 
-@pytest.mark.parametrize("small", [survive._SMALL, 0])
+@pytest.mark.parametrize("small", [snapshot._SMALL, 0])
 def test_a_buffer_that_a_module_replaces_is_taken_back(
     monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
@@ -128,7 +130,7 @@ def test_a_buffer_that_a_module_replaces_is_taken_back(
             self.mean, self.last = self.mean + x.mean(), x
             return x
 
-    monkeypatch.setattr(survive, "_SMALL", small)
+    monkeypatch.setattr(snapshot, "_SMALL", small)
     module = Means()
     run = run_of(module=module)
     for steps in (0, 1):
@@ -159,7 +161,6 @@ def test_a_cut_within_an_optimizers_step_leaves_no_state() -> None:
     module = net()
     optimizer = Collective(module.parameters(), lr=0.1)
     run = run_of(module=module, optimizer=optimizer)
-    run._group = a_group()
     with run.attempt():
         optimizer.step()
     optimizer.cut = True
@@ -167,7 +168,7 @@ def test_a_cut_within_an_optimizers_step_leaves_no_state() -> None:
         optimizer.step()
     assert run.completed == 1
     with pytest.raises(survive.StateLostError):
-        run._enter(lambda mine: [mine])
+        run._settle([run._said()])
 
 
 def test_a_cut_before_an_optimizers_step_is_taken_back() -> None:
@@ -305,11 +306,11 @@ def test_a_cut_between_two_optimizers_is_taken_back() -> None:
 def test_nothing_is_copied_where_nothing_survives(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other, values = net(), net(), {"last": torch.zeros(1)}
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (one, other)]
-    run = survive.Run(
-        one=one, other=other, first=optimizers[0], second=optimizers[1], values=values
+    run = looping(
+        survive.Run(one=one, other=other, first=optimizers[0], second=optimizers[1], values=values)
     )
     monkeypatch.setattr(torch.Tensor, "clone", lambda *_: pytest.fail("copied"))
-    monkeypatch.setattr(survive.copy, "deepcopy", lambda *_: pytest.fail("copied"))
+    monkeypatch.setattr(snapshot.copy, "deepcopy", lambda *_: pytest.fail("copied"))
     with run.attempt():
         for optimizer in optimizers:
             optimizer.step()
@@ -339,68 +340,8 @@ def test_what_has_no_state_is_refused() -> None:
         survive.Run(loss=0.5)
 
 
-STATE = {
-    "tensors": [torch.arange(10.0), torch.tensor(True), torch.zeros(0, 3), torch.ones(2, 3).t()],
-    "plain": (1, -0.5, float("inf"), "\u00fc", None, True, 2**70),
-    3: {"int keys": {0: [()]}},
-    "milestones": collections.Counter([5, 5, 7]),
-    "half": torch.arange(5).to(torch.bfloat16),
-}
-
-
-def equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(equal(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return bool(a == b)
-
-
-@pytest.mark.parametrize("chunk", [7, 16 << 20])
-@pytest.mark.parametrize("wanted", [True, False])
-def test_a_state_travels(monkeypatch: pytest.MonkeyPatch, chunk: int, wanted: bool) -> None:
-    monkeypatch.setattr(state, "CHUNK", chunk)
-    sent: list[torch.Tensor] = []
-    state.send(STATE, lambda tensor: sent.append(tensor.clone()))
-    assert all(tensor.numel() <= chunk for tensor in sent)
-
-    def take(tensor: torch.Tensor) -> None:
-        tensor.copy_(sent.pop(0))
-
-    received = state.receive(take, wanted)
-    assert not sent
-    assert equal(received, STATE) if wanted else received is None
-
-
-def test_who_has_the_state_needs_memory_of_one_chunk() -> None:
-    sent: list[torch.Tensor] = []
-    tensors = [torch.zeros(1000) for _ in range(5)]
-    state.send(tensors, lambda tensor: sent.append(tensor.clone()))
-    taken: list[weakref.ref[torch.Tensor]] = []
-    most = 0
-
-    def take(tensor: torch.Tensor) -> None:
-        nonlocal most
-        tensor.copy_(sent.pop(0))
-        if tensor.numel() == 4000:
-            taken.append(weakref.ref(tensor if tensor._base is None else tensor._base))
-        most = max(most, sum(other() is not None for other in taken))
-
-    state.receive(take, wanted=False)
-    assert len(taken) == 5 and most == 1
-
-
-def test_what_cannot_travel_is_named() -> None:
-    with pytest.raises(InvalidError, match=r"the state\['a'\]\[1\] is a builtins.object"):
-        state.send({"a": [0, object()]}, lambda _: None)
-
-
 def test_what_cannot_travel_is_named_before_the_first_step() -> None:
-    run = run_of(values={"best": object()})
+    run = survive.Run(values={"best": object()})
     run._group = a_group()
     with pytest.raises(InvalidError, match=r"the state\['values'\]\['best'\] is a builtins.object"):
         next(run.steps(1))
@@ -420,8 +361,50 @@ def test_a_second_loop_restarts(caplog: pytest.LogCaptureFixture) -> None:
         with run.attempt():
             pass
     assert run.completed == 4 and "a second loop" in caplog.text
-    with pytest.raises(RuntimeError), run.attempt():
+    with pytest.raises(RuntimeError), looping(run).attempt():
         raise RuntimeError(CUT)
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_loop_within_another_one_is_refused(survives: bool) -> None:
+    """... of the same run or another one, and another one's attempt, whose cut nobody would see."""
+    run, other = survive.Run(values={}), survive.Run(values={})
+    for each in (run, other) if survives else ():
+        each._group = a_group()
+    for _ in run.steps(2):
+        for late in (run, other):
+            with pytest.raises(InvalidError, match="another one has not ended"):
+                next(late.steps(5))
+        with pytest.raises(InvalidError, match="in the loop of its run"), other.attempt():
+            pass
+        nested = pytest.raises(InvalidError, match="not in another attempt")
+        with run.attempt(), nested, run.attempt():
+            pass
+        if run.completed == 2:
+            break
+    assert (run.completed, other.completed) == (2, 0)
+    with pytest.raises(InvalidError, match="in the loop of its run"), run.attempt():
+        pass
+    assert next(other.steps(1)) == 0
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_the_loop_alone_counts_its_steps(survives: bool) -> None:
+    run = survive.Run(values={})
+    run.completed = torch.tensor(3)  # as a checkpoint may have it
+    run._group = a_group() if survives else None
+    steps = []
+    for step in run.steps(6):
+        steps.append(step)
+        with pytest.raises(InvalidError, match="completed is set within the loop"):
+            run.completed = 0
+        with run.attempt():
+            pass
+        if run.completed == 6:
+            break
+    assert steps == [3, 4, 5] and run.completed == 6
+    run.completed = 1
+    assert run.completed == 1
 
 
 def test_a_store_that_takes_longer_to_answer() -> None:
@@ -435,23 +418,6 @@ def test_a_store_that_takes_longer_to_answer() -> None:
     store.wait(["key"], timedelta(seconds=5))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_an_optimizers_state_keeps_its_types(dtype: torch.dtype) -> None:
-    """NAdam has numbers of float32 for parameters of any type, as optimizers of others do."""
-    runs = []
-    for _ in range(2):
-        module = net().to(dtype)
-        optimizer = torch.optim.NAdam(module.parameters(), lr=0.1)
-        runs.append(run_of(module=module, optimizer=optimizer))
-    for _ in range(3):
-        runs[0]._modules[0](torch.randn(8, 4, dtype=dtype)).sum().backward()
-        runs[0]._optimizers[0].step()
-    sent: list[torch.Tensor] = []
-    state.send(runs[0]._states(), lambda tensor: sent.append(tensor.clone()))
-    runs[1]._load(state.receive(lambda tensor: [tensor.copy_(sent.pop(0))].clear()))
-    assert equal(*(run._optimizers[0].state_dict() for run in runs))
-
-
 def test_who_arrives_again_takes_no_other_place() -> None:
     """... as it does if the answer was lost."""
     with HashStore() as store:
@@ -460,15 +426,6 @@ def test_who_arrives_again_takes_no_other_place() -> None:
         assert sorted(m["rank"] for m in _arrived(store, "member/0", 3)) == [3, 7]
         with pytest.raises(StateError):
             _arrive(store, "member/0", 3, {"rank": 8})
-
-
-@pytest.mark.parametrize(
-    "text", ["[", '{"tensor": ["load", [1]]}', '{"tensor": ["float32"]}', '{"x": 1}', '{"dict": 3}']
-)
-def test_a_description_that_is_none(text: str) -> None:
-    sent = [torch.tensor([len(text)]), torch.tensor(list(text.encode()), dtype=torch.uint8)]
-    with pytest.raises(StateError, match="description"):
-        state.receive(lambda tensor: [tensor.copy_(sent.pop(0))].clear())
 
 
 @pytest.mark.parametrize(
@@ -504,7 +461,7 @@ def test_where_nothing_survives(
         with run.attempt():
             numbers.append(step)
     assert numbers == [0, 1, 2]
-    with pytest.raises(RuntimeError), run.attempt():
+    with pytest.raises(RuntimeError), looping(run).attempt():
         raise RuntimeError(CUT)
 
 
@@ -524,156 +481,11 @@ def test_sharded_parameters_restart(
         dist.destroy_process_group()
 
 
-def test_only_connections_of_gloo_are_ended() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as gloo,
-        socket.create_server(("127.0.0.1", 0)) as s,
-    ):
-        assert {gloo.getsockname(), s.getsockname()} <= gloo_sockets.listening()
-        pairs = []
-        for server in (gloo, s):
-            client = socket.create_connection(server.getsockname())
-            pairs.append((client, server.accept()[0]))
-        gloo_sockets.shut(gloo_sockets.connections({gloo.getsockname()}, set()))
-        assert [pairs[0][i].recv(1) for i in (0, 1)] == [b"", b""]
-        pairs[1][0].send(b"x")
-        assert pairs[1][1].recv(1) == b"x"
-        gloo_sockets.shut(gloo_sockets.connections(set(), {s.getsockname()}))
-        assert [pairs[1][i].recv(1) for i in (0, 1)] == [b"", b""]
-        for pair in pairs:
-            for end in pair:
-                end.close()
-
-
-def test_other_sockets_block_as_before() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        socket.setdefaulttimeout(30)
-        try:
-            assert s.getsockname() in gloo_sockets.listening() and os.get_blocking(s.fileno())
-        finally:
-            socket.setdefaulttimeout(None)
-
-
-@pytest.mark.parametrize("accepted", [True, False])
-def test_a_connection_that_is_taken_has_no_event(accepted: bool) -> None:
-    """... though it has ended, and another process, which this one has forked, has it, too."""
-    with socket.create_server(("127.0.0.1", 0)) as gloo, select.epoll() as epoll:
-        client = socket.create_connection(gloo.getsockname())
-        ours, theirs = (gloo.accept()[0], client) if accepted else (client, gloo.accept()[0])
-        own, peers = ({gloo.getsockname()}, set()) if accepted else (set(), {gloo.getsockname()})
-        between = gloo_sockets.connections(own, peers)
-        epoll.register(ours, select.EPOLLIN)
-        with ours.dup():  # which is to the kernel as if by a fork
-            theirs.send(b"what nobody reads")
-            theirs.close()
-            gloo_sockets.shut(between)
-            assert epoll.poll(PATIENCE)
-            gloo_sockets.take(between)
-            assert not epoll.poll(0)
-        ours.close()
-
-
-def test_what_has_the_descriptor_of_a_connection_is_not_taken() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gloo, select.epoll() as epoll:
-        client = socket.create_connection(gloo.getsockname())
-        ours, _ = gloo.accept()
-        between = gloo_sockets.connections({gloo.getsockname()}, set())
-        mine, other = socket.socketpair()
-        os.dup2(mine.fileno(), ours.fileno())
-        epoll.register(ours, select.EPOLLIN)
-        gloo_sockets.shut(between)
-        gloo_sockets.take(between)
-        other.send(b"x")
-        assert ours.recv(1) == b"x"
-        for s in (client, ours, mine, other):
-            s.close()
-
-
-@pytest.fixture
-def group() -> Iterator[ProcessGroup]:
-    """The default process group, of this process alone."""
-    yield process_group.initialise(dist.HashStore(), None)
-    dist.destroy_process_group()
-
-
-def test_a_worker_that_waits_for_a_connection_is_woken(group: ProcessGroup) -> None:
-    """The peer is gone after it has published its address. gloo alone waits for 25 s."""
-    store = MovingStore(lambda: False)
-    errors: queue.Queue[BaseException] = queue.Queue()
-
-    def connect() -> None:
-        try:
-            group.connect(dist.PrefixStore("7", store), 0, 2, timedelta(seconds=5))
-            dist.all_reduce(torch.ones(1))  # if the connection ends only now
-        except RuntimeError as e:
-            errors.put(e)
-
-    thread = threading.Thread(target=connect)
-    thread.start()
-    until(lambda: len(store.last) > 100, what="gloo has published its address")
-    assert isinstance(store.last, bytes)
-    (host,) = struct.unpack_from("<Q", store.last)
-    (port,) = struct.unpack_from(">H", store.last, 18 + host)
-    own = {at for at in gloo_sockets.listening() if at[1] == port}
-    # Of two, gloo has the one with the lower port listen.
-    peer = store.last[: 18 + host] + b"\xff\xff" + store.last[20 + host :]
-    (name,) = [k for k in store.list_keys() if k.startswith("7/") and k.endswith("/0")]
-    store.set(name.removesuffix("0") + "1", peer)
-    while thread.is_alive():
-        gloo_sockets.end_waits(own, peer, 2)
-        thread.join(0.1)
-    assert survive._is_cut(errors.get())
-
-
-def test_a_collective_that_gloo_forgets_ends(group: ProcessGroup) -> None:
-    """... when its world is left, and the next world has none of it."""
-    store = dist.HashStore()
-    before = gloo_sockets.listening()
-    other: Any = ProcessGroup(dist.PrefixStore("other", store), timedelta(seconds=60))
-    peers = gloo_sockets.listening() - before
-    thread = threading.Thread(target=other.connect, args=(store, 1, 2, timedelta(seconds=60)))
-    thread.start()
-    group.connect(store, 0, 2, timedelta(seconds=60))
-    thread.join(PATIENCE)
-    assert (dist.get_rank(), dist.get_world_size()) == (0, 2)
-    work = dist.all_reduce(torch.ones(1), async_op=True)  # for which the other one never comes
-    assert work is not None and not work.is_completed()
-    with pytest.raises(RuntimeError, match="timed out"):
-        work.wait(timedelta(seconds=0.01))
-
-    def wait() -> None:
-        with pytest.raises(RuntimeError, match="gloo: the workers"):
-            work.wait()
-
-    waits = threading.Thread(target=wait)
-    waits.start()
-    assert group.leave()
-    waits.join(PATIENCE)
-    for late in (work.wait, work.get_future().wait, lambda: dist.all_reduce(torch.ones(1))):
-        with pytest.raises(RuntimeError, match="gloo: the workers") as caught:
-            late()
-        assert survive._is_cut(caught.value)
-    gloo_sockets.take(gloo_sockets.connections(before, peers))  # which the other one sees
-    with pytest.raises(RuntimeError) as caught:
-        other.allreduce([torch.ones(1)]).wait()
-    assert survive._is_cut(caught.value)
-    group.connect(dist.HashStore(), 0, 1, timedelta(seconds=60))
-    dist.all_reduce(torch.ones(1))
-    assert not group.leave()
-    group.free()
-
-
-def test_it_is_not_split(group: ProcessGroup) -> None:
-    """torch would split what has no connections."""
-    with pytest.raises(RuntimeError, match="change, so that it is not split"):
-        dist.split_group(split_ranks=[[0]])
-
-
 def test_a_worker_within_an_attempt_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     woken, changes = threading.Event(), threading.Event()
     monkeypatch.setattr(survive, "changing", changes.is_set)
-    run = survive.Run(values={})
-    run._group = SimpleNamespace(wake=woken.set)  # type: ignore[assignment]
+    run = run_of(values={})
+    run._group.wake = woken.set  # type: ignore[union-attr]
     with survive._Watch(run):
         changes.set()
         assert not woken.wait(0.3)  # between attempts there is nobody to wake

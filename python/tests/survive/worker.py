@@ -44,15 +44,17 @@ def die() -> None:
 
 def dies_in_recovery(where: str) -> None:
     """Has this worker die in its next change of worlds."""
-    enter, send, receive = Group.enter, state.send, state.receive
+    meet, connect, send, receive = Group.meet, Group.connect, state.send, state.receive
 
-    def entering(self: Any, mine: Any) -> Any:
+    def meeting(self: Any, mine: Any) -> Any:
         if where == "enter":
             die()
-        met = enter(self, mine)
+        return meet(self, mine)
+
+    def connecting(self: Any, members: Any) -> None:
+        connect(self, members)
         if where == "connected":
             die()
-        return met
 
     def after_some(broadcast: Any) -> Any:
         count = 0
@@ -66,7 +68,7 @@ def dies_in_recovery(where: str) -> None:
 
         return counted
 
-    Group.enter = entering  # type: ignore[method-assign]
+    Group.meet, Group.connect = meeting, connecting  # type: ignore[method-assign]
     if where == "send":
         state.send = lambda what, broadcast: send(what, after_some(broadcast))
     if where == "receive":

@@ -1,0 +1,125 @@
+"""How a state travels from one worker to another."""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from rallypoint import InvalidError, StateError
+from rallypoint._survive import state
+
+STATE = {
+    "tensors": [torch.arange(10.0), torch.tensor(True), torch.zeros(0, 3), torch.ones(2, 3).t()],
+    "plain": (1, -0.5, float("inf"), "\u00fc", None, True, 2**70),
+    3: {"int keys": {0: [()]}},
+    "milestones": collections.Counter([5, 5, 7]),
+    "half": torch.arange(5).to(torch.bfloat16),
+}
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return bool(a == b)
+
+
+class Versioned(torch.nn.Linear):
+    """A module whose states differ from version to version, as those of torch's own do."""
+
+    _version = 3
+
+    def _load_from_state_dict(
+        self, state: Any, prefix: str, local: dict[str, Any], *rest: Any
+    ) -> None:
+        self.loaded = local.get("version")
+        super()._load_from_state_dict(state, prefix, local, *rest)
+
+
+def test_the_versions_of_modules_travel() -> None:
+    sent: list[torch.Tensor] = []
+    module = torch.nn.Sequential(Versioned(2, 2))
+    registered = {"module": module.state_dict(), "plain": {"a": 1}}
+    state.send(registered, lambda tensor: sent.append(tensor.clone()))
+    received = state.receive(lambda tensor: [tensor.copy_(sent.pop(0))].clear())
+    assert received["module"]._metadata == registered["module"]._metadata
+    assert type(received["plain"]) is dict
+    state.load(module, received["module"])
+    assert module[0].loaded == 3
+
+
+@pytest.mark.parametrize("chunk", [7, 16 << 20])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_state_travels(monkeypatch: pytest.MonkeyPatch, chunk: int, wanted: bool) -> None:
+    monkeypatch.setattr(state, "CHUNK", chunk)
+    sent: list[torch.Tensor] = []
+    state.send(STATE, lambda tensor: sent.append(tensor.clone()))
+    assert all(tensor.numel() <= chunk for tensor in sent)
+
+    def take(tensor: torch.Tensor) -> None:
+        tensor.copy_(sent.pop(0))
+
+    received = state.receive(take, wanted)
+    assert not sent
+    assert equal(received, STATE) if wanted else received is None
+
+
+def test_who_has_the_state_needs_memory_of_one_chunk() -> None:
+    sent: list[torch.Tensor] = []
+    tensors = [torch.zeros(1000) for _ in range(5)]
+    state.send(tensors, lambda tensor: sent.append(tensor.clone()))
+    taken: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def take(tensor: torch.Tensor) -> None:
+        nonlocal most
+        tensor.copy_(sent.pop(0))
+        if tensor.numel() == 4000:
+            taken.append(weakref.ref(tensor if tensor._base is None else tensor._base))
+        most = max(most, sum(other() is not None for other in taken))
+
+    state.receive(take, wanted=False)
+    assert len(taken) == 5 and most == 1
+
+
+def test_what_cannot_travel_is_named() -> None:
+    with pytest.raises(InvalidError, match=r"the state\['a'\]\[1\] is a builtins.object"):
+        state.send({"a": [0, object()]}, lambda _: None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_an_optimizers_state_keeps_its_types(dtype: torch.dtype) -> None:
+    """NAdam has numbers of float32 for parameters of any type, as optimizers of others do."""
+    optimizers = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(4, 4).to(dtype)
+        optimizers.append(torch.optim.NAdam(module.parameters(), lr=0.1))
+    (parameters,) = [group["params"] for group in optimizers[0].param_groups]
+    for _ in range(3):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        optimizers[0].step()
+    sent: list[torch.Tensor] = []
+    state.send(optimizers[0].state_dict(), lambda tensor: sent.append(tensor.clone()))
+    received = state.receive(lambda tensor: [tensor.copy_(sent.pop(0))].clear())
+    state.load(optimizers[1], received)
+    assert equal(*(optimizer.state_dict() for optimizer in optimizers))
+
+
+@pytest.mark.parametrize(
+    "text", ["[", '{"tensor": ["load", [1]]}', '{"tensor": ["float32"]}', '{"x": 1}', '{"dict": 3}']
+)
+def test_a_description_that_is_none(text: str) -> None:
+    sent = [torch.tensor([len(text)]), torch.tensor(list(text.encode()), dtype=torch.uint8)]
+    with pytest.raises(StateError, match="description"):
+        state.receive(lambda tensor: [tensor.copy_(sent.pop(0))].clear())
