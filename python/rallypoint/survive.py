@@ -157,6 +157,9 @@ class Run:
     schedulers, changes after them. If the step of an optimizer itself has collectives and is cut,
     this worker's state is of no use any more: it gets that of another one which has made the step.
 
+    With a mesh of hsdp_mesh() all workers complete a step or none does: before its last optimizer
+    makes its step, a worker waits until all have come there.
+
     Attributes:
         directive: what rallypoint.progress returned, which is called after each step.
 
@@ -183,9 +186,11 @@ class Run:
         self._ended = True  # the last step reached its end
         self._whole = True  # what is registered is the state after a step
         self._cut: BaseException | None = None
+        self._met: _members.Members | None = None  # in a world whose group is not yet made
         self._replicas: list[DistributedDataParallel] = []
         self._turn = threading.Lock()  # of the watch, or of a change of what follows
         self._inside = False  # an attempt, or what comes between two of the loop
+        self._agreed = False  # that all workers of a mesh complete it
         self._stepping: set[int] = set()  # optimizers that began their step in it
         self._stepped: set[int] = set()  # of these, those that ended it
         self._cuts = 0  # attempts in a row that were cut and taken back
@@ -324,6 +329,7 @@ class Run:
                 "an attempt is made in the loop of its run's steps, and not in another attempt",
                 Code.INVALID,
             )
+        self._agreed, self._met = False, None
         self._stepping.clear()
         self._stepped.clear()
         self._kept = None
@@ -371,15 +377,41 @@ class Run:
                 "an optimizer makes its second step in one attempt: make it an attempt of its own",
                 Code.INVALID,
             )
+        closure = kwargs.get("closure") if len(args) < 2 else args[1]  # may have collectives
+        if len(self._stepped) == len(self._optimizers) - 1 and closure is None:
+            self._agree()
         self._stepping.add(id(optimizer))
         if self._group is None or self._kept is not None:
             return
-        closure = kwargs.get("closure") if len(args) < 2 else args[1]  # may have collectives
         if len(self._optimizers) > 1 or closure is not None:
             self._kept = clone(self._states())
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._stepped.add(id(optimizer))
+
+    def _agree(self) -> None:
+        """Has all workers of a mesh complete this step, or none, as each may have a shard alone.
+
+        It comes after all collectives of the step, and before what cannot be taken back. A worker
+        that is cut in it can still do both: it completes the step if another one, which it meets
+        in the next world, has done so. It joins that world's group only after its attempt, as the
+        others are at something else.
+        """
+        if self._agreed or self._group is None or self._group.mesh is None:
+            return
+        try:
+            dist.all_reduce(torch.zeros(1))
+        except RuntimeError as e:
+            if not _is_cut(e) or self._group.has_others():
+                raise
+            self._met = self._meet(e, prepared=True)
+            if not any(self._is_ahead(m) for m in self._met):
+                raise
+            self._cut = e
+        self._agreed = True
+
+    def _is_ahead(self, other: dict[str, Any]) -> bool:
+        return not other["fresh"] and other["completed"] > self._completed
 
     def _exit(self) -> None:
         with self._turn:
@@ -408,7 +440,9 @@ class Run:
         self._cut = error
         for scaler in self._scalers:  # the next attempt unscales gradients of its own
             scaler._per_optimizer_states.clear()
-        if self._stepped and len(self._stepped) == len(self._optimizers):
+        stepped = bool(self._stepped) and len(self._stepped) == len(self._optimizers)
+        if stepped and (self._agreed or self._group is None or self._group.mesh is None):
+            self._met = None  # where this worker has said that it would reach the end
             self._complete(False)
             return
         self._exit()
@@ -449,7 +483,7 @@ class Run:
             _log.warning(_RESTARTS, _OTHER_GROUPS)
             raise why
         for _ in range(_ATTEMPTS):
-            members = self._meet(why)
+            members, self._met = self._met or self._meet(why), None
             try:
                 with self._meeting():
                     self._group.connect(members)
@@ -460,9 +494,15 @@ class Run:
                 why = e
         raise why
 
-    def _meet(self, why: BaseException) -> _members.Members:
-        """Leaves the world, and meets those that continue in the next one."""
+    def _meet(self, why: BaseException, prepared: bool = False) -> _members.Members:
+        """Leaves the world, and meets those that continue in the next one.
+
+        Args:
+            why: it is left.
+            prepared: whether this worker can complete its step, or take it back.
+        """
         assert self._group is not None
+        self._exit()
         for _ in range(_ATTEMPTS):
             _log.info(
                 "leaving the world %d at step %d: %s", self._group.world.epoch, self._completed, why
@@ -471,20 +511,21 @@ class Run:
             self._group.world = regroup()
             try:
                 with self._meeting():
-                    return self._group.meet(self._said())
+                    return self._group.meet(self._said(prepared))
             except RallypointError as e:
                 if not _is_cut(e):
                     raise
                 why = e
         raise why
 
-    def _said(self) -> dict[str, Any]:
+    def _said(self, prepared: bool = False) -> dict[str, Any]:
         """What this worker says of itself when it meets others."""
         assert self._group is not None
         return {
             "fresh": self._fresh,
             "completed": self._completed if self._whole else -1,
             "ended": self._ended,
+            "prepared": prepared,
             "joins": self._group.joining,
             "shard": self._group.shard,
         }
@@ -606,6 +647,13 @@ class _Attempt(AbstractContextManager[None]):
         error: BaseException | None,
         _where: TracebackType | None,
     ) -> bool:
+        try:
+            if error is None:
+                self._run._agree()
+        except RuntimeError as e:
+            if not _is_cut(e):
+                raise
+            error = e
         if error is None:
             self._run._complete(True)
             return False

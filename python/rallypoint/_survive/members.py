@@ -19,6 +19,9 @@ Age = tuple[bool, int, bool]
 def ages(members: Members) -> list[Age]:
     """How new the state of each worker is.
 
+    A worker that is prepared for its step completes it if another one has, so that its state is
+    then the newest, too.
+
     Raises:
         StateLostError: none of them has a whole state.
     """
@@ -28,7 +31,10 @@ def ages(members: Members) -> list[Age]:
         raise StateLostError(
             f"none of the {len(members)} workers that are left has a whole state", Code.STATE
         )
-    return found
+    return [
+        newest if m["prepared"] and newest[0] and newest[1] == m["completed"] + 1 else age
+        for m, age in zip(members, found)
+    ]
 
 
 def sources(members: Members, ages: list[Age]) -> Iterator[tuple[Any, int]]:

@@ -1,6 +1,9 @@
 """A training job with HSDP: two replicas of a model in two shards.
 
-FAULTS as in worker.py, or "hang:STEP".
+FAULTS as in worker.py, or "hang:STEP"; or "all_reduce:STEP": between the last reduction of its
+gradients within the replica and that with the others; "agreed:STEP": once all are known to have
+theirs; or "unagreed:STEP": it is cut there, and does not know. SIGUSR1 is all_reduce in one of the
+next steps.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import json
 import os
 import signal
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,10 +46,38 @@ def main() -> None:
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     run = survive.Run(net=net, optimizer=optimizer)
     now, over = -1, torch.zeros(1)
+    reductions, of_a_step, agreements = 0, 0, 0  # of the present step, and all of one
+
+    def due(place: str) -> bool:
+        return where == place and at in ("", str(now))
 
     def dies(place: str) -> None:
-        if where == place and now == int(at):
+        if due(place):
             die()
+
+    def soon(*_: object) -> None:
+        nonlocal where, at
+        where, at = "all_reduce", ""
+
+    all_reduce, replicas = dist.all_reduce, mesh.get_group("replicate")
+
+    def reducing(tensor: torch.Tensor, *args: Any, group: Any = None, **kwargs: Any) -> Any:
+        nonlocal reductions, agreements
+        if group is replicas:
+            reductions += 1
+            if reductions == of_a_step:
+                dies("all_reduce")
+        work = all_reduce(tensor, *args, group=group, **kwargs)
+        if group is None:
+            agreements += 1
+            if agreements == 2:  # the first one is the script's own
+                dies("agreed")
+                if due("unagreed"):
+                    raise RuntimeError("gloo/test: Connection closed by peer")
+        return work
+
+    dist.all_reduce = reducing
+    signal.signal(signal.SIGUSR1, soon)
 
     def in_backward(_module: object, _args: object, out: torch.Tensor) -> None:
         out.register_hook(lambda _: dies("backward"))
@@ -54,9 +86,9 @@ def main() -> None:
     optimizer.register_step_pre_hook(lambda *_: dies("optimizer"))
     for step in run.steps(args.steps):
         with run.attempt():
-            now = step
+            now, of_a_step, reductions, agreements = step, max(of_a_step, reductions), 0, 0
             time.sleep(args.pause)
-            if where == "hang" and now == int(at):
+            if due("hang"):
                 signal.pause()
             data = torch.Generator().manual_seed(step)
             x = torch.randn(48, 20, generator=data)[

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rallypoint import Code, DeadlineError, HashStore, InvalidError, StateError, survive
-from rallypoint._survive import snapshot
+from rallypoint._survive import members, snapshot
 from rallypoint._survive.group import _arrive, _arrived
 from rallypoint._survive.moving_store import MovingStore
 
@@ -42,15 +42,17 @@ def run_of(**registered: Any) -> survive.Run:
     return run
 
 
-def a_group() -> Any:
+def a_group(mesh: object = None) -> Any:
     """A group of which nobody is lost."""
     return SimpleNamespace(
         joining=False,
         looped=False,
-        mesh=None,
+        mesh=mesh,
         shard=None,
         pending=0,
+        world=SimpleNamespace(epoch=1),
         has_others=lambda: False,
+        leave=lambda: None,
         left=lambda: None,
     )
 
@@ -405,6 +407,79 @@ def test_the_loop_alone_counts_its_steps(survives: bool) -> None:
     assert steps == [3, 4, 5] and run.completed == 6
     run.completed = 1
     assert run.completed == 1
+
+
+def mesh_run(monkeypatch: pytest.MonkeyPatch, others: list[dict[str, Any]]) -> survive.Run:
+    """A run with a mesh, whose worker is cut in the agreement, and then meets these."""
+    module = net()
+    run = run_of(module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1))
+    run._group = a_group(mesh=object())
+    run._group.meet = lambda mine: [mine, *others]
+
+    def cut(_: torch.Tensor) -> None:
+        raise RuntimeError(CUT)
+
+    monkeypatch.setattr(dist, "all_reduce", cut)
+    monkeypatch.setattr(survive, "regroup", lambda: SimpleNamespace(epoch=2))
+    return run
+
+
+def said(completed: int, fresh: bool = False, **more: Any) -> dict[str, Any]:
+    """What a worker says of itself when it meets others."""
+    usual = {"ended": True, "prepared": False, "joins": False, "shard": 0}
+    return usual | {"completed": completed, "fresh": fresh} | more
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+def test_a_step_is_complete_if_another_worker_of_the_mesh_completed_it(
+    monkeypatch: pytest.MonkeyPatch, stepped: bool
+) -> None:
+    run = mesh_run(monkeypatch, [said(1)])
+    weight = run._modules[0][0].weight.detach().clone()
+    with run.attempt():
+        run._modules[0](torch.randn(8, 4)).square().sum().backward()
+        if stepped:
+            run._optimizers[0].step()
+    assert run.completed == 1 and run._ended and run._met
+    assert torch.equal(run._modules[0][0].weight, weight) == (not stepped)
+    assert run._cut is not None  # so that the loop has it join the others
+
+
+@pytest.mark.parametrize("other", [said(0), said(0, prepared=True), said(9, fresh=True)])
+@pytest.mark.parametrize("stepped", [True, False])
+def test_a_step_is_taken_back_if_no_worker_of_the_mesh_completed_it(
+    monkeypatch: pytest.MonkeyPatch, stepped: bool, other: dict[str, Any]
+) -> None:
+    run = mesh_run(monkeypatch, [other])
+    kept = copied(run._modules[0])
+    with run.attempt():
+        run._modules[0](torch.randn(8, 4)).sum().backward()
+        if stepped:
+            run._optimizers[0].step()
+    assert run.completed == 0 and run._whole and run._met
+    assert same(run._modules[0], kept)
+
+
+def test_a_step_that_is_cut_after_the_agreement_does_not_reach_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """... and the others of the mesh, who think that it does, learn of that in the next world."""
+    run = mesh_run(monkeypatch, [said(1)])
+    with run.attempt():
+        run._optimizers[0].step()
+        raise RuntimeError(CUT)  # by a collective, for which it is too late
+    assert run.completed == 1 and not run._ended and run._met is None
+
+
+def test_who_is_prepared_has_the_newest_state() -> None:
+    met = [said(4, prepared=True, shard=1), said(5), said(3, shard=1), said(4, prepared=True)]
+    ages = members.ages(met)
+    assert ages == [(True, 5, True), (True, 5, True), (True, 3, True), (True, 5, True)]
+    assert list(members.sources(met, ages)) == [(0, 1), (1, 0)]
+    met = [said(4, prepared=True), said(4), said(7, fresh=True)]  # nobody has completed it
+    assert members.ages(met) == [(True, 4, True), (True, 4, True), (False, 7, True)]
+    with pytest.raises(survive.StateLostError, match="has shard 1 after step 5"):
+        list(members.sources([said(5), said(3, shard=1)], [(True, 5, True), (True, 3, True)]))
 
 
 def test_a_store_that_takes_longer_to_answer() -> None:

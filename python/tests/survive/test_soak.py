@@ -37,22 +37,28 @@ def shards(j: Job) -> dict[str, list[int]]:
 def test_two_hundred_kills(tmp_path: Path, script: Path, size: int) -> None:
     """The job ends with one state, and no step is lost: somebody made each of them.
 
-    Those that start, connect or receive die, too. One lives that has the state, or each shard.
+    Those that start, connect or receive die, too, and with HSDP some between the reductions of a
+    step's gradients. One lives that has the state, or each shard.
     """
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
     over = tmp_path / "over"
-    kills = 0
+    kills, doomed = 0, set()
+    kinds = (signal.SIGKILL, signal.SIGUSR1) if script is SHARDED else (signal.SIGKILL,)
     with job(*standalone(size, KILLS), *endless(tmp_path, script), "--pause", 0.002) as j:
         while kills < KILLS:
             j.until(f"step .* of {size}$", size, since=len(j.lines))
-            keepers = [chance.choice(pids) for pids in shards(j).values()]
+            lasting = [[p for p in pids if p not in doomed] for pids in shards(j).values()]
+            if not all(lasting):
+                continue
+            keepers = [chance.choice(pids) for pids in lasting]
             for _ in range(min(chance.choice((1, 1, 2, 6)), KILLS - kills)):
                 time.sleep(chance.choice((0, chance.uniform(0, 0.3))))
                 others = [pid for pid in list(j.begun) if pid not in keepers and lives(pid)]
                 for pid in chance.sample(others, min(1, len(others))):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, chance.choice(kinds))
+                    doomed.add(pid)
                     kills += 1
         j.until(f"step .* of {size}$", size, since=len(j.lines))
         over.touch()
