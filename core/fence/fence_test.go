@@ -2,7 +2,6 @@ package fence
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,138 +12,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/rendezvous"
-	"rallypoint/internal/filetest"
-	"rallypoint/internal/lockedfile"
 	"rallypoint/internal/testkit"
 )
-
-// kind is a form of checkpoint.
-type kind struct {
-	name   string
-	folder bool // the checkpoint is a folder
-	into   bool // and is written into
-	old    bool // the file system cannot exchange two names
-}
-
-var kinds = []kind{
-	{name: "file"}, {name: "folder", folder: true}, {name: "folder, no exchange", folder: true, old: true},
-	{name: "into a folder", into: true},
-}
-
-// intercept has each operation on files pass through f until the test ends.
-func intercept(t testing.TB, f func(name string, do func() error) error) {
-	own := operate
-	operate = f
-	t.Cleanup(func() { operate = own })
-}
-
-// withoutExchange makes the file system one that cannot exchange two names.
-func (k kind) withoutExchange(next func(string, func() error) error) func(string, func() error) error {
-	return func(name string, do func() error) error {
-		if k.old && name == "exchange the data" {
-			return next(name, func() error { return unix.EINVAL })
-		}
-		return next(name, do)
-	}
-}
-
-func plain(_ string, do func() error) error { return do() }
-
-// writer is a process that trains: its state is the text that it loaded, and what it added.
-type writer struct {
-	kind
-	path  string
-	fence *Fence
-	state string
-}
-
-func soon() time.Time { return time.Now().Add(10 * time.Second) }
-
-// start opens the fence, and then loads the checkpoint.
-func (k kind) start(t testing.TB, path, id string) *writer {
-	t.Helper()
-	w := &writer{kind: k, path: path}
-	w.fence = testkit.Must(Open(Options{Path: path, Into: k.into, Writer: Writer{Run: "job", Round: 2, Machine: id, PID: 1}}, soon()))(t)
-	t.Cleanup(w.fence.Close)
-	w.state = k.load(t, path)
-	return w
-}
-
-// load is the checkpoint's content; "" if there is none. In a folder that is written into, it is
-// the longest file's, as that of the highest step would be.
-func (k kind) load(t testing.TB, path string) (state string) {
-	t.Helper()
-	switch {
-	case k.into:
-		files, _ := filepath.Glob(filepath.Join(path, "step-*"))
-		slices.Sort(files)
-		if len(files) == 0 {
-			return ""
-		}
-		path = files[len(files)-1]
-	case k.folder:
-		path = filepath.Join(path, "part", "data")
-	}
-	content, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
-	return string(content)
-}
-
-// save adds to the state and writes it.
-func (w *writer) save(id string) error {
-	next := w.state + id
-	if w.into {
-		if err := w.fence.Claim(soon()); err != nil {
-			return err
-		}
-		err := os.WriteFile(filepath.Join(w.path, fmt.Sprintf("step-%06d", len(next))), []byte(next), 0o666)
-		if err = errors.Join(err, w.fence.Release()); err == nil {
-			w.state = next
-		}
-		return err
-	}
-	temporary, err := w.fence.Prepare(soon())
-	if err != nil {
-		return err
-	}
-	if err := w.write(temporary, next); err != nil {
-		_, refused := w.fence.Prepare(soon()) // who has written meanwhile has removed the temporary
-		return cmp.Or(refused, err)
-	}
-	if err := w.fence.Commit(soon()); err != nil {
-		return err
-	}
-	w.state = next
-	return nil
-}
-
-func (w *writer) write(path, content string) error {
-	if w.folder {
-		if err := os.MkdirAll(filepath.Join(path, "part"), 0o777); err != nil {
-			return err
-		}
-		path = filepath.Join(path, "part", "data")
-	}
-	return os.WriteFile(path, []byte(content), 0o666)
-}
-
-// clean fails the test if anything but the checkpoint, its record and its lock is there.
-func clean(t testing.TB, path string) {
-	t.Helper()
-	entries := testkit.Must(os.ReadDir(filepath.Dir(path)))(t)
-	for _, entry := range entries {
-		if rest := strings.TrimPrefix(entry.Name(), filepath.Base(path)); rest != "" && rest != ".fence" && rest != ".fence.lock" {
-			t.Errorf("%s is left", entry.Name())
-		}
-	}
-}
 
 // TestTwoWriters: who has loaded the present checkpoint replaces it, again and again; the other is
 // refused before and after it writes, and is told by whom.
@@ -333,64 +206,6 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestLostLock: the lock does not exclude anybody, as if the server of the files had given a
-// writer's lock to another. That one comes, loads, and saves, before each operation of the first, and
-// may stop when its data are in place. What it saved stays: the first one, which has not loaded it, saves nothing
-// over it, then or later.
-func TestLostLock(t *testing.T) {
-	defer func() { lockedfile.Flock = unix.Flock }()
-	lockedfile.Flock = func(int, int) error { return nil }
-	for _, k := range kinds {
-		for _, stops := range []bool{false, true} {
-			t.Run(fmt.Sprint(k.name, ", the other stops: ", stops), func(t *testing.T) {
-				for stop := 1; lostLock(t, k, stop, stops); stop++ {
-				}
-			})
-		}
-	}
-}
-
-// lostLock is TestLostLock before one operation; false: there are fewer.
-func lostLock(t *testing.T, k kind, stop int, stops bool) bool {
-	intercept(t, plain)
-	path := filepath.Join(t.TempDir(), "checkpoint")
-	testkit.Check(t, k.start(t, path, "first").save("a"))
-	w := k.start(t, path, "writer")
-	at, loaded, inPlace, there := "", "", false, false
-	other := func() {
-		there = true
-		defer func() { there = false }()
-		o := k.start(t, path, "other")
-		loaded = o.state
-		testkit.Check(t, o.save("x"))
-	}
-	intercept(t, k.withoutExchange(func(name string, do func() error) error {
-		if stop--; stop == 0 {
-			at = name
-			crashed(other)
-		}
-		if stops && there && inPlace {
-			panic(crash{})
-		}
-		err := do()
-		inPlace = inPlace || there && (name == "rename the data" || name == "exchange the data") && err == nil
-		return err
-	}))
-	first := w.save("b")
-	if at == "" || k.into && at == "sync the folder" { // it has claimed: Release tells it
-		return false
-	}
-	intercept(t, plain)
-	if loaded == "a" && first == nil {
-		t.Errorf("before %q: the writer is told that it saved", at)
-	}
-	again := w.save("c")
-	if last := k.start(t, path, "last"); last.state != loaded+"x" {
-		t.Errorf("before %q another saved %q; the checkpoint is %q; the writer got %v, and then %v", at, loaded+"x", last.state, first, again)
-	}
-	return true
-}
-
 // TestOrder: the data are on the disk before the record, and the record before the data take the
 // checkpoint's place.
 func TestOrder(t *testing.T) {
@@ -440,33 +255,6 @@ func TestFailedWrite(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestBusy: the error of a lock that cannot be had names who has it, and who wrote last; Close ends the wait for it.
-func TestBusy(t *testing.T) {
-	k := kinds[3]
-	path := filepath.Join(t.TempDir(), "out")
-	holder, other := k.start(t, path, "gpu-a"), k.start(t, path, "gpu-b")
-	testkit.Check(t, holder.fence.Claim(soon()))
-	testkit.Check(t, holder.fence.Claim(soon())) // nothing
-	err := other.fence.Claim(time.Now())
-	if rendezvous.CodeOf(err) != rendezvous.CodeTimeout {
-		t.Fatal(err)
-	}
-	for _, part := range []string{path, "on gpu-a", fmt.Sprintf("held by process %d", os.Getpid())} {
-		if !strings.Contains(strings.Replace(err.Error(), "another process", fmt.Sprint("process ", os.Getpid()), 1), part) { // overlays, which /proc/locks knows by another number
-			t.Errorf("%q is not in %q", part, err)
-		}
-	}
-	done := make(chan error)
-	go func() { done <- other.fence.Claim(time.Time{}) }()
-	other.fence.Close()
-	if err := <-done; rendezvous.CodeOf(err) != rendezvous.CodeCanceled {
-		t.Errorf("Close: %v", err)
-	}
-	testkit.Check(t, holder.fence.Release())
-	testkit.Check(t, holder.fence.Release()) // nothing
-	testkit.Check(t, k.start(t, path, "gpu-b").fence.Claim(time.Now()))
 }
 
 // TestBadRecord: what is no record of this user's is an error that says what to do, for one who
@@ -643,69 +431,6 @@ func TestWrongCalls(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-// TestLostClaim: the lock did not keep another one out; the writer is told when it is done.
-func TestLostClaim(t *testing.T) {
-	k := kinds[3]
-	path := filepath.Join(t.TempDir(), "out")
-	w := k.start(t, path, "gpu-a")
-	testkit.Check(t, w.fence.Claim(soon()))
-	defer func() { lockedfile.Flock = unix.Flock }()
-	lockedfile.Flock = func(int, int) error { return nil }
-	testkit.Check(t, k.start(t, path, "gpu-b").save("b"))
-	if err := w.fence.Release(); !errors.Is(err, rendezvous.ErrFenced) || !strings.Contains(err.Error(), "on gpu-b") || strings.Contains(err.Error(), unchanged) {
-		t.Error(err)
-	}
-}
-
-// TestNoLocks: a file system without flock is refused by name.
-func TestNoLocks(t *testing.T) {
-	defer func() { lockedfile.Flock = unix.Flock }()
-	lockedfile.Flock = func(int, int) error { return unix.ENOLCK }
-	if _, err := Open(Options{Path: filepath.Join(t.TempDir(), "checkpoint")}, soon()); !errors.Is(err, lockedfile.ErrNoLocks) {
-		t.Error(err)
-	}
-}
-
-// TestLockIsReplaced: somebody removes the lock's file while another waits for it.
-func TestLockIsReplaced(t *testing.T) {
-	k := kinds[3]
-	path := filepath.Join(t.TempDir(), "out")
-	w := k.start(t, path, "gpu-a")
-	testkit.Check(t, w.fence.Claim(soon()))
-	waiting := make(chan struct{})
-	var once sync.Once
-	defer func() { lockedfile.Flock = unix.Flock }()
-	lockedfile.Flock = func(fd, how int) error {
-		once.Do(func() { close(waiting) })
-		return unix.Flock(fd, how)
-	}
-	done := make(chan error)
-	other := testkit.Must(Open(Options{Path: path + "x", Into: true}, soon()))(t)
-	other.names, other.held = w.fence.names, w.fence.Version()
-	defer other.Close()
-	go func() { done <- other.Claim(soon()) }()
-	<-waiting
-	testkit.Check(t, os.Remove(w.fence.lock))
-	testkit.Check(t, w.fence.Release())
-	testkit.Check(t, <-done)
-	if other.file.CheckPath() != nil {
-		t.Error("a lock that nobody sees is held")
-	}
-}
-
-// TestFIFO: nothing waits for a FIFO at a path of the fence.
-func TestFIFO(t *testing.T) {
-	filetest.AtFIFO(t, func(path string) {
-		lock := path + ".fence.lock"
-		if err := os.Link(path, lock); err == nil {
-			defer os.Remove(lock)
-		}
-		if _, err := Open(Options{Path: path}, soon()); err == nil {
-			t.Error("the lock is a FIFO")
-		}
-	})
 }
 
 // TestMany: many processes' worth of writers at one time, some of them refused; no save is lost.

@@ -61,7 +61,10 @@ var mutants = []struct {
 // TestMutants tries the simulator on a copy of the package with each mistake.
 func TestMutants(t *testing.T) {
 	sources := map[string]string{}
-	for _, name := range []string{"log.go", "node.go", "voter.go", "node_test.go", "sim_test.go"} {
+	for _, name := range []string{
+		"log.go", "node.go", "voter.go",
+		"node_test.go", "sim_test.go", "simfault_test.go", "simrule_test.go", "history_test.go",
+	} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
