@@ -156,17 +156,57 @@ def others(job: Job, rank: int, epoch: int = 1) -> int:
     return next(r for r in nodes if nodes[r] != nodes[rank])
 
 
-def test_rank_0_dies(job: Job) -> None:
-    before = two_nodes(job)
-    os.kill(before[0], signal.SIGKILL)
+def all_agree(job: Job, size: int, above: int) -> int:
+    """Waits until all agree in a world of that size of a later epoch, which it returns."""
+    found: list[int] = []
+
+    def look() -> bool:
+        epochs = [line["epoch"] for line in job.lines("agrees", size=size) if line["epoch"] > above]
+        found[:] = [e for e in set(epochs) if epochs.count(e) == size]
+        return bool(found)
+
+    until(look, what=f"a world of {size} after epoch {above}")
+    return max(found)
+
+
+def test_losses_in_a_row(job: Job) -> None:
+    """With a token, so that the store of each world is behind a forwarder of each node. A rank that
+    is lost is replaced, one that asks for another world is not; a node comes, one is killed, and
+    then the one that hosts."""
+    token = job.folder / "token"
+    token.write_text("0123456789abcdef0123456789abcdef\n")
+    token.chmod(0o600)
+    options = (f"--token-file={token}",)
+    first = two_nodes(job, *options)
+    os.kill(first[0], signal.SIGKILL)
     job.until("agrees", 4, epoch=2)
-    after = job.pids(epoch=2)
-    assert {r for r in before if before[r] == after[r]} == {1, 2, 3}
+    second = job.pids(epoch=2)
+    assert {r for r in first if first[r] == second[r]} == {1, 2, 3}
     (new,) = job.lines("begins", epoch=2)
     assert (new["rank"], new["env"], new["size"]) == (0, 0, 4)
-    job.end(a=0, b=0)
-    once_each(job)
     assert "restart 1 of 5" in job.log("a") + job.log("b")
+
+    (job.folder / "ask.2").touch()
+    job.until("agrees", 4, epoch=3, size=4)
+    assert job.pids(epoch=3) == second
+    assert "the worker of rank 2 asks for another world" in job.log("a")
+
+    job.start("c", *options)
+    job.until("agrees", 6, epoch=4, size=6)
+    left = job.lines("leaves", epoch=3)
+    assert len({line["step"] for line in left}) == 1
+    assert {line["pid"] for line in left} == set(second.values()) < set(job.pids(epoch=4).values())
+
+    job.nodes["b"].kill()
+    job.until("agrees", 4, epoch=5, size=4)
+    last = {*job.pids("a", 5).values(), *job.pids("c", 4).values()}
+    assert set(job.pids(epoch=5).values()) == last
+    job.nodes["a"].kill()
+    all_agree(job, 2, above=5)
+    job.end(c=0)
+    assert {line["pid"] for line in job.lines("ends")} == set(job.pids("c", 4).values())
+    assert "restart 2" not in "".join(map(job.log, "abc"))
+    once_each(job)
 
 
 def test_workers_die_at_once(job: Job) -> None:
@@ -178,37 +218,6 @@ def test_workers_die_at_once(job: Job) -> None:
     once_each(job)
     ends = {line["rank"]: line["pid"] for line in job.lines("ends")}
     assert {r for r in before if before[r] == ends[r]} == {3}
-
-
-def test_a_token(job: Job) -> None:
-    """The store of each world is then behind a forwarder of each node."""
-    token = job.folder / "token"
-    token.write_text("0123456789abcdef0123456789abcdef\n")
-    token.chmod(0o600)
-    before = two_nodes(job, f"--token-file={token}")
-    os.kill(before[3], signal.SIGKILL)
-    job.until("agrees", 4, epoch=2)
-    job.end(a=0, b=0)
-    once_each(job)
-
-
-def test_an_agent_dies(job: Job) -> None:
-    before = two_nodes(job)
-    job.nodes["b"].kill()
-    job.until("agrees", 2, epoch=2, size=2)
-    assert set(job.pids(epoch=2).values()) == set(job.pids("a").values())
-    job.end(a=0)
-    once_each(job)
-    assert len(before) == 4 and "restart" not in job.log("a").split("at most 5 restarts")[1]
-
-
-def test_the_agent_that_hosts_dies(job: Job) -> None:
-    two_nodes(job)
-    job.nodes["a"].kill()  # it came first
-    until(lambda: any(len(job.lines("agrees", epoch=e, size=2)) == 2 for e in range(2, 3000)))
-    job.end(b=0)
-    assert {line["pid"] for line in job.lines("ends")} == set(job.pids("b").values())
-    once_each(job)
 
 
 def test_the_host_dies_while_a_replacement_starts(job: Job) -> None:
@@ -244,20 +253,8 @@ def test_segments(job: Job) -> None:
     assert before["a"] | before["b"] | before["c"] < ends and len(ends) == 8
 
 
-def test_a_node_joins_at_one_step(job: Job) -> None:
-    before = two_nodes(job)
-    job.start("c")
-    job.until("agrees", 6, size=6)
-    left = job.lines("leaves")
-    assert len({line["step"] for line in left}) == 1 and {line["pid"] for line in left} == set(
-        before.values()
-    )
-    job.end(a=0, b=0, c=0)
-    once_each(job)
-    assert set(before.values()) < {line["pid"] for line in job.lines("ends")}
-
-
 def test_a_spare_takes_the_rank(job: Job) -> None:
+    """Without one the survivors wait with their memory until somebody comes."""
     two_nodes(job, nodes="2")
     job.start("c", nodes="2")
     until(lambda: "spare" in job.log("c"), what="c is a spare")
@@ -265,19 +262,12 @@ def test_a_spare_takes_the_rank(job: Job) -> None:
     job.until("agrees", 4, epoch=2, size=4)
     assert set(job.pids("a").values()) < set(job.pids(epoch=2).values())
     assert {line["at"] for line in job.lines("agrees", epoch=2)} == {"a", "c"}
-    job.end(a=0, c=0)
-    once_each(job)
-
-
-def test_fewer_nodes_than_the_job_needs(job: Job) -> None:
-    """The survivors wait with their memory until somebody comes."""
-    two_nodes(job, nodes="2")
-    job.nodes["b"].kill()
+    job.nodes["c"].kill()
     until(lambda: "1 of 2 nodes here" in job.log("a"), what="a says what it waits for")
-    job.start("c", nodes="2")
-    job.until("agrees", 4, epoch=2, size=4)
-    assert set(job.pids("a").values()) < set(job.pids(epoch=2).values())
-    job.end(a=0, c=0)
+    job.start("d", nodes="2")
+    job.until("agrees", 4, epoch=3, size=4)
+    assert set(job.pids("a").values()) < set(job.pids(epoch=3).values())
+    job.end(a=0, d=0)
     once_each(job)
 
 
@@ -309,15 +299,6 @@ def test_a_survivor_does_not_call_back(
     assert {r for r in before if before[r] == ends[r]} == set(before) - {1, silent}
 
 
-def test_the_budget_is_spent(job: Job) -> None:
-    before = two_nodes(job, "--max-restarts=1")
-    os.kill(before[1], signal.SIGKILL)
-    job.until("agrees", 4, epoch=2)
-    os.kill(job.pids(epoch=2)[1], signal.SIGKILL)
-    job.end(a=1, b=1)
-    assert "no restarts left" in job.log("a") + job.log("b")
-
-
 def test_a_worker_that_cannot(job: Job) -> None:
     """Then all are started anew, as ever."""
     source = (HERE / "looper.py").read_text()
@@ -341,17 +322,20 @@ def test_a_worker_that_cannot(job: Job) -> None:
 
 
 def test_a_replacement_dies_while_it_starts(job: Job) -> None:
-    """It has not said yet that it can regroup; the others wait for the next one."""
-    before = two_nodes(job)
+    """It has not said yet that it can regroup; the others wait for the next one, until the budget
+    is spent."""
+    before = two_nodes(job, "--max-restarts=2")
     os.kill(before[1], signal.SIGKILL)
     until(lambda: "was replaced" in job.log("a") + job.log("b"))
     new = running(job, set(before.values()))
     os.kill(new, signal.SIGKILL)
-    until(lambda: any(len(job.lines("agrees", epoch=e, size=4)) == 4 for e in (2, 3)))
-    job.end(a=0, b=0)
+    epoch = all_agree(job, 4, above=1)
+    after = job.pids(epoch=epoch)
+    assert {r for r in before if before[r] == after[r]} == {0, 2, 3}
+    os.kill(after[1], signal.SIGKILL)
+    job.end(a=1, b=1)
+    assert "no restarts left" in job.log("a") + job.log("b")
     once_each(job)
-    ends = {line["rank"]: line["pid"] for line in job.lines("ends")}
-    assert {r for r in before if before[r] == ends[r]} == {0, 2, 3}
 
 
 def running(job: Job, known: set[int], variable: str = "RANK=") -> int:
@@ -374,54 +358,33 @@ def running(job: Job, known: set[int], variable: str = "RANK=") -> int:
     return found[0]
 
 
-def test_a_worker_asks_for_another_world(job: Job) -> None:
-    """Nobody is lost: a collective may fail for another reason."""
-    before = two_nodes(job)
-    (job.folder / "ask.2").touch()
-    job.until("agrees", 4, epoch=2, size=4)
-    assert job.pids(epoch=2) == before
-    job.end(a=0, b=0)
-    once_each(job)
-    assert "the worker of rank 2 asks for another world" in job.log("a")
-    assert "1 of 5 restarts" not in job.log("a")
-
-
-def test_save_and_scale(job: Job) -> None:
-    """A directive comes at one step, and the spares of a scale come back."""
+def test_directives(job: Job) -> None:
+    """Each comes at one step; the spares of a scale come back, a drained node ends, and a stop ends
+    the others."""
     before = two_nodes(job)
     job.admin("save", "--within=60s")
-    saved = job.until("save", 4)
+    job.until("save", 4, epoch=1)
     job.admin("scale", "--target=1", "--within=60s")
     job.until("scale", 4)
     job.until("agrees", 2, size=2)
     left = {line["at"] for line in job.lines("agrees", size=2)}
     job.admin("scale", "--target=2", "--within=60s")
-    epoch = 3
-    job.until("agrees", 4, epoch=epoch, size=4)
+    job.until("agrees", 4, epoch=3, size=4)
     job.admin("save", "--within=60s")
     job.until("save", 8)
-    assert set(job.pids(epoch=epoch).values()) == set(before.values()), left
-    job.end(a=0, b=0)
-    once_each(job)
-    for batch in saved, job.lines("scale", epoch=1), job.lines("save", epoch=epoch):
-        assert len({line["step"] for line in batch}) == 1
+    assert set(job.pids(epoch=3).values()) == set(before.values()), left
+    for kind, epoch in ("save", 1), ("scale", 1), ("save", 3):
+        assert len({line["step"] for line in job.lines(kind, epoch=epoch)}) == 1
 
-
-def test_a_drained_node(job: Job) -> None:
-    before = two_nodes(job)
     job.admin("drain", "--node=b", "--within=60s")
-    job.until("agrees", 2, epoch=2, size=2)
-    job.end(a=0, b=0)
-    assert {line["pid"] for line in job.lines("ends")} == set(job.pids("a").values())
-    assert len(before) == 4 and "WorldLostError" not in job.log("a")
-    once_each(job)
-
-
-def test_stop(job: Job) -> None:
-    two_nodes(job)
+    job.until("agrees", 2, epoch=4, size=2)
+    assert set(job.pids(epoch=4).values()) == set(job.pids("a").values())
+    assert job.nodes["b"].wait(timeout=100) == 0, job.log("b")
     job.admin("stop", "--within=60s")
-    job.end(a=95, b=95)
-    assert len(job.lines("stop")) == 4
+    job.end(a=95)
+    assert len(job.lines("stop")) == 2
+    assert "WorldLostError" not in job.log("a")
+    once_each(job)
 
 
 def test_a_hang_is_named(job: Job) -> None:

@@ -9,6 +9,7 @@ from torchrun.harness import MACHINE, PYTHON, Launcher, NewJob
 
 
 def test_two_nodes_by_the_command_that_users_type(new_job: NewJob) -> None:
+    """And the same run id and port at once after the end: nothing is left of the first time."""
     job = new_job("2", nproc=2)
     job.start("A", "B", cold=True)
     first = job.await_round("A", "B")
@@ -18,21 +19,14 @@ def test_two_nodes_by_the_command_that_users_type(new_job: NewJob) -> None:
     host, port = first.master.rsplit(":", 1)
     assert host == "127.0.0.1"
     assert int(port) not in (0, job.port)
-    job.finish("A", "B")
-    assert len(job.starts()) == 4
-
-
-def test_a_job_is_run_again(new_job: NewJob) -> None:
-    """The same run id and port at once after the end: nothing is left of the first time."""
-    job = new_job("2")
-    job.start("A", "B")
-    first = job.await_round("A", "B")
     for worker in first.workers:
         job.tell(worker, "finish")
     assert job.await_end("A", "B") == [0, 0]
+    assert len(job.starts()) == 4
+
     job.start("C", "D")
-    job.wait(lambda: len(job.starts()) == 4, "the second run's workers")
-    assert {(w.round, w.world_size) for w in job.starts("C") + job.starts("D")} == {(1, 2)}
+    job.wait(lambda: len(job.starts()) == 8, "the second run's workers")
+    assert {(w.round, w.world_size) for w in job.starts("C") + job.starts("D")} == {(1, 4)}
     job.finish("C", "D")
 
 

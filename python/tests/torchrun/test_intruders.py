@@ -88,12 +88,13 @@ def test_killed_while_it_waits(healthy: Job) -> None:
 
 
 def test_spares(new_job: NewJob) -> None:
-    """Two nodes too many: one is interrupted, the other ends well with the job."""
+    """Three nodes too many wait quietly: one is interrupted, one takes the place of a node that is
+    killed, and the last one ends well with the job."""
     job = new_job("2")
     job.start("A", "B")
     first = job.await_round("A", "B")
-    job.start("C", "D")
-    for name in ("C", "D"):
+    for name in ("C", "D", "E"):  # in this order
+        job.start(name)
         job.await_output(
             name, r"this node runs nothing, since it is a spare: round 1 runs with 2 of 2"
         )
@@ -102,9 +103,12 @@ def test_spares(new_job: NewJob) -> None:
     (code,) = job.await_end("C")
     assert code != 0
     assert_undisturbed(job, first)
-    job.finish("A", "B", "D")
-    assert len(job.starts()) == 2
-    assert job.nodes["D"].lines(
+    job.nodes["B"].kill()
+    second = job.await_round("A", "D", above=first.number)
+    assert second.of("A").rank == first.of("A").rank  # the newcomer gets the hole
+    job.finish("A", "D", "E")
+    assert not job.starts("C") and not job.starts("E")
+    assert job.nodes["E"].lines(
         "this node was not needed, and no worker ran on it: .*without needing"
     )
-    assert not job.nodes["D"].lines("Traceback")
+    assert not job.nodes["E"].lines("Traceback")
