@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"go/types"
 	"os"
 	"os/exec"
 	"path"
@@ -86,40 +85,6 @@ func folders(t *testing.T) (names []string) {
 		names = append(names, strings.TrimSuffix(strings.Fields(line)[0], "/"))
 	}
 	return names
-}
-
-// TestSequential: what make test-go tests without the race detector starts no goroutine.
-func TestSequential(t *testing.T) {
-	rules, err := os.ReadFile("make/test.mk")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, list, _ := strings.Cut(string(rules), "\nSEQUENTIAL := ")
-	list, _, _ = strings.Cut(list, "\n")
-	dirs := strings.Fields(list)
-	if len(dirs) == 0 {
-		t.Fatal("make/test.mk names none")
-	}
-	for _, dir := range dirs {
-		files, _ := filepath.Glob(dir + "/*.go")
-		if len(files) == 0 {
-			t.Errorf("make/test.mk names %s, which has no Go files", dir)
-		}
-		for _, name := range files {
-			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ast.Inspect(file, func(n ast.Node) bool {
-				call, isCall := n.(*ast.CallExpr)
-				parallel := isCall && strings.HasSuffix(types.ExprString(call.Fun), ".Parallel")
-				if _, starts := n.(*ast.GoStmt); starts || parallel {
-					t.Errorf("%s starts a goroutine: take its folder from SEQUENTIAL in make/test.mk", name)
-				}
-				return true
-			})
-		}
-	}
 }
 
 // jitter is where a pause is drawn at random: by file and function.

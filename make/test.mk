@@ -46,26 +46,15 @@ test-go test-c test-asan test-valgrind test-install test-run-long $(PYTHON_TESTS
 # tests start and end hundreds. make check runs all of vet, of which go test has a part.
 test-go test-go-long test-etcd-versions test-mounts test-run-long: export GORACE ?= atexit_sleep_ms=20
 
-# What decides, and what judges it, has no goroutine, as `go test .` checks: there the race detector
-# finds nothing, and takes six to ten times as long. These tests are built as the command is.
-SEQUENTIAL := conformance core/election/raft core/rendezvous
-
-# $(1): a name; $(2): whether with cgo, 0 or 1; $(3): packages; $(4): options. What fails, a few
-# tests at most, is run once more when all else has ended; packaging/again.py says what is final.
-define go_test
-@mkdir -p build; rm -f build/$(1).json; export CGO_ENABLED=$(2); \
-$(GOTESTSUM) --format standard-quiet --hide-summary=skipped --jsonfile=build/$(1).json --packages="$(3)" -- -vet=off -ldflags=-s -timeout 8m $(4) $(GOTEST_ARGS) || \
-$(PYTHON) packaging/again.py build/$(1).json $(FLAKY) -- $(GO) test -vet=off -ldflags=-s -timeout 8m $(4) $(GOTEST_ARGS)
-endef
-
 # Tests that run processes wait for them most of the time: of one package six at a time run,
-# where Go's own number is that of the processors.
+# where Go's own number is that of the processors. What fails, a few tests at most, is run once
+# more when all else has ended; packaging/again.py says what is final.
+GO_TEST = -race -vet=off -ldflags=-s -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
 .PHONY: test-go
-test-go: FORCE $(GOTESTSUM) $(ETCD)  ## go test, under the race detector where there are goroutines
-	$(call say,go test of what has no goroutines)
-	$(call go_test,go-test-sequential,0,$(SEQUENTIAL:%=./%),-tags grpcnotrace)
-	$(call say,go test -race of all else)
-	$(call go_test,go-test,1,$$($(GO) list ./... | grep -vxF "$$(printf 'rallypoint/%s\n' $(SEQUENTIAL))"),-race -p 3 -parallel 6)
+test-go: FORCE $(GOTESTSUM) $(ETCD)  ## go test -race ./...
+	$(call say,go test -race ./...)
+	@mkdir -p build; rm -f build/go-test.json; export CGO_ENABLED=1; $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --jsonfile=build/go-test.json --packages=./... -- $(GO_TEST) || \
+	$(PYTHON) packaging/again.py build/go-test.json $(FLAKY) -- $(GO) test $(GO_TEST)
 
 # The names of tests that were run once more, a line each time.
 FLAKY := build/flaky.txt
@@ -204,14 +193,14 @@ test-go-long: $(GOTESTSUM)  ## Long tests of the control plane and of elections
 	$(call say,go test -tags long ./roundstore)
 	@$(LONG_GO_TEST) -tags long -timeout 10m ./roundstore -run TestPortOfAnother
 	$(call say,go test -tags long ./core/election/raft: 100 000 histories; mistakes that they find)
-	@RALLYPOINT_HISTORIES=100000 $(LONG_GO_TEST) -race=false -timeout 2h ./core/election/raft -run TestHistories
+	@RALLYPOINT_HISTORIES=100000 $(LONG_GO_TEST) -timeout 2h ./core/election/raft -run TestHistories
 	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/election/raft -run TestMutants
 	$(call say,go test ./core/control with a data directory)
 	@RALLYPOINT_TEST_DURABLY=1 $(LONG_GO_TEST) -timeout 30m ./core/control
 	$(call say,go test ./core/rendezvous: 5000 histories of each property)
-	@$(LONG_GO_TEST) -race=false -timeout 30m ./core/rendezvous -run TestGuarantees -rapid.checks=5000 -rapid.steps=100
+	@$(LONG_GO_TEST) -timeout 30m ./core/rendezvous -run TestGuarantees -rapid.checks=5000 -rapid.steps=100
 	$(call say,go test ./core/rendezvous ./tcpstore: 2000 checks of the other properties)
-	@$(LONG_GO_TEST) -race=false -timeout 30m ./core/rendezvous -rapid.checks=2000
+	@$(LONG_GO_TEST) -timeout 30m ./core/rendezvous -rapid.checks=2000
 	@$(LONG_GO_TEST) -timeout 30m ./tcpstore -run TestAnySchedule -rapid.checks=2000
 
 # The tests that need an etcd, the long ones too, with the one of the quick tests, with
