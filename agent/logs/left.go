@@ -41,18 +41,18 @@ func lockBase(base string) *os.File {
 // removeLeft removes the folders without content of the user's agents that were killed together with
 // the process that watches them.
 func removeLeft(temp string, user int) {
-	process.EachFolder(temp, basePrefix, "", user, time.Now, func(f process.OpenFolder) {
-		fd, err := unix.Openat(int(f.Fd()), lockName, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	process.EachFolder(temp, basePrefix, "", user, time.Now, func(in *os.Root, name string, _ *os.File) {
+		lock, err := in.OpenFile(name+"/"+lockName, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return // torch's, or what an agent has left that ended in order
 		}
-		defer func() { _ = unix.Close(fd) }()
+		defer func() { _ = lock.Close() }()
 		switch {
-		case unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil:
-		case hasContent(filepath.Join(temp, f.Name())):
-			_ = unix.Unlinkat(int(f.Fd()), lockName, 0) // it stays, as if its agent had ended in order
+		case unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil:
+		case hasContent(filepath.Join(temp, name)):
+			_ = in.Remove(name + "/" + lockName) // it stays, as if its agent had ended in order
 		default:
-			f.Remove()
+			_ = in.RemoveAll(name)
 		}
 	})
 }

@@ -50,7 +50,7 @@ func newFolder(environ []string) (folder, error) {
 // lockFolder locks a new folder and gives it the name of one that is. A folder that cannot be
 // locked keeps its name: no other agent removes it.
 func lockFolder(path string) folder {
-	lock, err := process.OpenFolderAt(unix.AT_FDCWD, path)
+	lock, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return folder{path: path}
 	}
@@ -76,9 +76,9 @@ func (f folder) remove() error {
 // watches them. It opens nothing of another user's. A folder that it cannot remove, or that it does
 // not get to, stays: it harms nothing.
 func removeLeft(base string, user int, now func() time.Time) {
-	process.EachFolder(base, folderPrefix, lockedSuffix, user, now, func(f process.OpenFolder) {
-		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			f.Remove()
+	process.EachFolder(base, folderPrefix, lockedSuffix, user, now, func(in *os.Root, name string, folder *os.File) {
+		if unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = in.RemoveAll(name)
 		}
 	})
 }
