@@ -142,10 +142,12 @@ class AgentStore(TorchStore):
         self._unless_over([key], partial(super().set, key, value), lambda _: None)
 
     def get(self, key: str) -> bytes:
-        return self._unless_over([key], partial(super().get, key), lambda values: values[0])
+        value: bytes = self._unless_over([key], partial(super().get, key), lambda found: found[0])
+        return value
 
     def add(self, key: str, amount: int) -> int:
-        return self._unless_over([key], partial(super().add, key, amount), lambda _: amount)
+        total: int = self._unless_over([key], partial(super().add, key, amount), lambda _: amount)
+        return total
 
     def wait(
         self,

@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from .._errors import RallypointError
 from .._native import library
-from .._stores.request import Text
 from .._stores.store import Store
 from .errors import store_error
 
@@ -32,6 +31,17 @@ def _like_torch(method: Callable[..., _T]) -> Callable[..., _T]:
             raise store_error(e) from None
 
     return wrapped
+
+
+def _passed_on(name: str) -> Any:
+    """A method of torch's stores that is ours of the same name, within the store's timeout."""
+
+    @_like_torch
+    def method(self: TorchStore, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._store, name)(*args, timeout=self._limit(), **kwargs)
+
+    method.__name__ = name
+    return method
 
 
 def as_timedelta(timeout: timedelta | float) -> timedelta:
@@ -79,29 +89,13 @@ class TorchStore(library.Handle, dist.Store):
     def _limit(self, timeout: timedelta | float | None = None) -> float:
         return float(library.seconds(self.timeout if timeout is None else timeout))
 
-    @_like_torch
-    def set(self, key: str, value: Text) -> None:
-        self._store.set(key, value, self._limit())
-
-    @_like_torch
-    def get(self, key: str) -> bytes:
-        return self._store.get(key, self._limit())
-
-    @_like_torch
-    def add(self, key: str, amount: int) -> int:
-        return self._store.add(key, amount, self._limit())
-
-    @_like_torch
-    def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
-        return self._store.compare_set(key, expected, desired, self._limit())
-
-    @_like_torch
-    def append(self, key: str, value: Text) -> None:
-        self._store.append(key, value, self._limit())
-
-    @_like_torch
-    def check(self, keys: Sequence[str]) -> bool:
-        return self._store.check(keys, self._limit())
+    set, get, add = _passed_on("set"), _passed_on("get"), _passed_on("add")
+    compare_set, append = _passed_on("compare_set"), _passed_on("append")
+    check, delete_key = _passed_on("check"), _passed_on("delete_key")
+    num_keys, list_keys = _passed_on("num_keys"), _passed_on("list_keys")
+    multi_get, multi_set = _passed_on("multi_get"), _passed_on("multi_set")
+    queue_push, queue_pop = _passed_on("queue_push"), _passed_on("queue_pop")
+    queue_len = _passed_on("queue_len")
 
     @_like_torch
     def wait(
@@ -114,38 +108,6 @@ class TorchStore(library.Handle, dist.Store):
         if limit < _LOOK and self._store.check(keys, max(limit, self._limit())):
             return
         self._store.wait(keys, limit)
-
-    @_like_torch
-    def delete_key(self, key: str) -> bool:
-        return self._store.delete_key(key, self._limit())
-
-    @_like_torch
-    def num_keys(self) -> int:
-        return self._store.num_keys(self._limit())
-
-    @_like_torch
-    def list_keys(self) -> list[str]:
-        return self._store.list_keys(self._limit())
-
-    @_like_torch
-    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        return self._store.multi_get(keys, self._limit())
-
-    @_like_torch
-    def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
-        self._store.multi_set(keys, values, self._limit())
-
-    @_like_torch
-    def queue_push(self, key: str, value: Text) -> None:
-        self._store.queue_push(key, value, self._limit())
-
-    @_like_torch
-    def queue_pop(self, key: str, block: bool = True) -> bytes:
-        return self._store.queue_pop(key, block, self._limit())
-
-    @_like_torch
-    def queue_len(self, key: str) -> int:
-        return self._store.queue_len(key, self._limit())
 
     @_like_torch
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
