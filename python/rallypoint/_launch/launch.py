@@ -15,7 +15,7 @@ from .._native.log import logger
 from .._rendezvous.endpoint import STATIC_BACKEND, MemberConfig, resolve
 from . import forked
 from .agent import Job
-from .config import Entrypoint, LaunchConfig, barrier_timeout
+from .config import Entrypoint, LaunchConfig
 from .function import of_notebook
 from .run import run_job, set_output
 
@@ -134,30 +134,10 @@ def launch_agent(
         config = dataclasses.replace(config, run_id=str(int(uuid.uuid4())))
         say = logger.warning if config.max_nodes > 1 else logger.debug
         say("config has no run_id, generated a random run_id: %s", config.run_id)
-    job = Job(
-        argv=(),
-        environment={},
-        workers=config.nproc_per_node,
-        rendezvous=_member_config(config),
-        max_restarts=config.max_restarts,
-        restart_window=config.restart_window,
-        max_no_progress=config.max_no_progress,
-        directive_signal=_signal_number(config.directive_signal),
-        on_signal=config.on_signal,
-        drain_timeout=config.drain_timeout,
-        hang_timeout=config.hang_timeout,
-        on_hang=config.on_hang,
-        on_failure=config.on_failure,
-        checks=config.checks,
-        check_timeout=config.check_timeout,
-        check_every=config.check_every,
-        check_away=config.check_away,
-        preload=config.preload,
-        role=config.role,
-        monitor_interval=config.monitor_interval,
-        shutdown_timeout=config.shutdown_timeout or 0,
-        exit_barrier_timeout=barrier_timeout(config.exit_barrier_timeout),
-    )
+    job = Job((), {}, config.nproc_per_node, _member_config(config))
+    for name in {field.name for field in dataclasses.fields(Job)} & vars(config).keys():
+        setattr(job, name, getattr(config, name))
+    job.directive_signal = _signal_number(config.directive_signal)
     set_output(job, config.logs_specs, config.log_line_prefix_template, config)
     if config.warm:
         job.flags |= abi.AGENT_WARM | abi.AGENT_SUBREAPER
