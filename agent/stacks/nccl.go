@@ -83,10 +83,9 @@ func fetchNCCL(ctx context.Context, addr string) ([]byte, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return nil, err
-		}
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, err
 	}
 	in := bufio.NewReaderSize(conn, maxNCCLLine)
 	for _, line := range []struct{ ask, answer string }{{"CLIENT PROTOCOL 2", "SERVER PROTOCOL "}, {"TIMEOUT 1", "OK\n"}, {"SET FORMAT json", "OK\n"}} {

@@ -180,8 +180,7 @@ func (t *trainJob) post(ctx context.Context, s trainerStatus) error {
 	}
 	response, err := t.client.Do(request)
 	if err != nil {
-		var of *url.Error
-		if errors.As(err, &of) {
+		if of, ok := errors.AsType[*url.Error](err); ok {
 			err = of.Err
 		}
 		return err

@@ -129,21 +129,13 @@ func IsFinal(err error) bool {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented:
 		return true
 	}
-	var (
-		own       *rendezvous.Error
-		invalid   x509.CertificateInvalidError
-		authority x509.UnknownAuthorityError
-		host      x509.HostnameError
-		alert     tls.AlertError
-		record    tls.RecordHeaderError
-		verify    *tls.CertificateVerificationError
-		path      *fs.PathError
-	)
-	switch {
-	case errors.As(err, &own):
+	if own, ok := errors.AsType[*rendezvous.Error](err); ok {
 		return !own.Code.Retryable()
-	case errors.As(err, &invalid), errors.As(err, &authority), errors.As(err, &host), errors.As(err, &alert),
-		errors.As(err, &record), errors.As(err, &verify), errors.As(err, &path):
+	}
+	switch {
+	case errors.As(err, new(x509.CertificateInvalidError)), errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.HostnameError)),
+		errors.As(err, new(tls.AlertError)), errors.As(err, new(tls.RecordHeaderError)), errors.As(err, new(*tls.CertificateVerificationError)),
+		errors.As(err, new(*fs.PathError)):
 		return true
 	}
 	return errors.Is(err, errNotEtcd) || strings.Contains(err.Error(), "remote error: tls:")
@@ -152,13 +144,7 @@ func IsFinal(err error) bool {
 // remedy says what a user can do about err; "" if nothing better comes to mind
 // than what err says itself.
 func remedy(err error, c *Config) string {
-	var (
-		authority x509.UnknownAuthorityError
-		host      x509.HostnameError
-		invalid   x509.CertificateInvalidError
-		record    tls.RecordHeaderError
-		dns       *net.DNSError
-	)
+	invalid, _ := errors.AsType[x509.CertificateInvalidError](err)
 	text := err.Error()
 	switch code := statusCode(err); {
 	case code == codes.PermissionDenied:
@@ -171,13 +157,13 @@ func remedy(err error, c *Config) string {
 		return "check the port; etcd 3.4 or newer is needed, its client port is 2379 by default"
 	case strings.Contains(text, "database space exceeded"):
 		return "etcd is full: compact and defragment it, raise its quota-backend-bytes, and disarm the alarm (etcdctl alarm disarm)"
-	case errors.As(err, &authority):
+	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "name the authority that signed the server's certificate with the option ca_cert"
-	case errors.As(err, &host):
+	case errors.As(err, new(x509.HostnameError)):
 		return "write the endpoint with a name that the server's certificate carries"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+	case invalid.Reason == x509.Expired:
 		return "renew the server's certificate, or set this machine's clock"
-	case errors.As(err, &record):
+	case errors.As(err, new(tls.RecordHeaderError)):
 		return "this port speaks no TLS: write etcd:// instead of etcds://, or leave out protocol=https"
 	case strings.Contains(text, "expired certificate"):
 		return "renew the client certificate that the option ssl_cert names"
@@ -188,7 +174,7 @@ func remedy(err error, c *Config) string {
 		return "if this port speaks TLS, write etcds:// or give the option protocol=https"
 	case c.TLS && (cutOff(err) || errors.Is(err, io.EOF) || strings.Contains(text, "handshake failed: EOF")):
 		return "if this port speaks no TLS, write etcd:// instead of etcds://, or leave out protocol=https"
-	case errors.As(err, &dns):
+	case errors.As(err, new(*net.DNSError)):
 		return "check the host name in the endpoint"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "start etcd there, or correct the endpoint"

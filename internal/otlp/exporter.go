@@ -130,7 +130,6 @@ func (e *Exporter) Expose(b *promtext.Buffer) {
 	b.Sample(spans, float64(e.lost), "outcome", "lost")
 }
 
-// lose counts spans as lost.
 func (e *Exporter) lose(n int, why error) {
 	if n == 0 {
 		return
@@ -246,8 +245,7 @@ func (e *Exporter) post(ctx context.Context, body []byte) (rejected int, after t
 	request.Header = headers
 	response, err := e.client.Do(request)
 	if err != nil {
-		var of *url.Error
-		if errors.As(err, &of) { // whose text has the URL, which may have a password
+		if of, ok := errors.AsType[*url.Error](err); ok { // whose text has the URL, which may have a password
 			err = of.Err
 		}
 		return 0, 0, err
