@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -116,14 +115,8 @@ func runProve(cmd *cobra.Command, c *prove.Config, asJSON bool) error {
 	if r == nil {
 		return failure{err}
 	}
-	if asJSON {
-		text, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return failure{err}
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s\n", text)
-	} else {
-		fmt.Fprint(said, "\n"+proveTable(r))
+	if unsaid := printAnswer(cmd, "the results", r, "\n"+proveTable(r), asJSON); unsaid != nil {
+		return unsaid
 	}
 	if c.Keep {
 		fmt.Fprintf(said, "The output of all nodes is in %s\n", r.Folder)

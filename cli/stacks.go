@@ -64,7 +64,10 @@ func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 }
 
 func (s *statusQuery) reach(endpoint string, log *logging) (err error) {
-	if err = s.locate(endpoint); err == nil {
+	if s.At, err = backend.Locate(endpoint); err == nil {
+		err = positive("--timeout", s.Timeout)
+	}
+	if err == nil {
 		s.Token, err = s.file.open(log)
 	}
 	return err

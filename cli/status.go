@@ -21,7 +21,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// watchEvery is how often --watch looks.
 const watchEvery = time.Second
 
 type statusCommand struct {
@@ -74,14 +73,10 @@ and step of each worker, and where it is in its code.
 // run shows the status once, or repeatedly until the command is interrupted.
 func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) error {
 	q := &s.query
-	err := q.locate(endpoint)
-	if err != nil {
-		return err
-	}
 	if s.workers && (s.json || s.watched) {
 		return errors.New(`--workers goes with neither --json nor --watch: "rallypoint stacks --json" has the workers, too`)
 	}
-	if q.Token, err = q.file.open(log); err != nil {
+	if err := q.reach(endpoint, log); err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
@@ -143,18 +138,10 @@ type statusQuery struct {
 // onlyRunID is the help of --rdzv-id where one run is meant.
 const onlyRunID = "the run `ID`; optional if there is only one run"
 
-// addFlags adds --rdzv-id and --timeout, with their help, and --token-file.
 func (s *statusQuery) addFlags(cmd *cobra.Command, runID, timeout string) {
 	cmd.Flags().StringVar(&s.RunID, "rdzv-id", "", runID)
 	cmd.Flags().DurationVar(&s.Timeout, "timeout", 5*time.Second, timeout)
 	s.file.addTo(cmd)
-}
-
-func (s *statusQuery) locate(endpoint string) (err error) {
-	if s.At, err = backend.Locate(endpoint); err != nil {
-		return err
-	}
-	return positive("--timeout", s.Timeout)
 }
 
 // fetch returns the status as it came and decoded. It blocks until the answer has arrived, at most
