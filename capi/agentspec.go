@@ -188,7 +188,6 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 	return spec, name, setFlags(&spec, config)
 }
 
-// setDirectives takes which signals give the job a directive, and which one tells workers of it.
 func setDirectives(spec *agent.Spec, config *C.rp_agent_config) error {
 	spec.DirectiveSignal = unix.Signal(config.directive_signal)
 	if spec.DirectiveSignal != 0 && unix.SignalName(spec.DirectiveSignal) == "" {
@@ -207,7 +206,6 @@ func setDirectives(spec *agent.Spec, config *C.rp_agent_config) error {
 	return nil
 }
 
-// setPreload takes what is imported once for all workers.
 func setPreload(spec *agent.Spec, config *C.rp_agent_config) (err error) {
 	if config.preload == nil && config.preload_len == 0 {
 		return nil

@@ -126,7 +126,6 @@ func fillBuffer(out *C.rp_buffer, value []byte) {
 	out.data, out.len = p, C.size_t(len(value))
 }
 
-// fillList hands several values out.
 func fillList[T []byte | string](out *C.rp_list, values []T) {
 	out.items, out.len = nil, C.size_t(len(values))
 	if len(values) == 0 {
@@ -159,7 +158,6 @@ func timeLimit(ms C.int64_t) (d time.Duration, ok bool) {
 	return time.Duration(ms) * time.Millisecond, true
 }
 
-// withTimeout returns a context that ends after ms and with its parent.
 func withTimeout(parent context.Context, ms C.int64_t) (context.Context, context.CancelFunc) {
 	if d, ok := timeLimit(ms); ok {
 		return context.WithTimeout(parent, d)

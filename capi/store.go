@@ -30,7 +30,6 @@ const maxPatience = 50 * time.Millisecond
 // call is an operation on a store, or what is left of one that was tried.
 type call func(context.Context) (answer, error)
 
-// do returns the call that carries out an operation.
 func (o *openStore) do(q *request) call {
 	return o.complete(q, func(ctx context.Context) (store.Reply, error) { return o.Do(ctx, q.Request) })
 }
@@ -86,7 +85,6 @@ type request struct {
 	limited bool
 }
 
-// toRequest converts what the operation names.
 func toRequest(r *C.rp_store_request) (q *request, err error) {
 	q = &request{Request: store.Request{Op: store.Op(r.op)}}
 	q.limit, q.limited = timeLimit(r.timeout_ms)
@@ -130,7 +128,6 @@ func (re *request) addKeyAndValue(r *C.rp_store_request) error {
 	return err
 }
 
-// requested returns the store of a call and its request, converted.
 func requested(id C.uint64_t, r *C.rp_store_request) (*openStore, *request, error) {
 	s, err := lookUp[*openStore](id)
 	if err != nil {

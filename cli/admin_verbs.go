@@ -21,7 +21,6 @@ type adminVerb struct {
 	flags  func(f *pflag.FlagSet, a *adminArgs) // its own; nil: none
 }
 
-// adminArgs are what the flags of any verb say.
 type adminArgs struct {
 	reason, node, directive string
 	nodes                   []string

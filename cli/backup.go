@@ -151,7 +151,6 @@ func backup(ctx context.Context, dir, file string) (runs int, size int64, err er
 	return runs, info.Size(), os.Rename(copied, file)
 }
 
-// copyUnused copies a directory that no server has.
 func copyUnused(dir, to string) error {
 	if _, err := os.Stat(filepath.Join(dir, journal.FileName)); err != nil {
 		return err // which opening would make

@@ -85,7 +85,6 @@ func (c *configFlag) apply(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// maxConfig bounds a file of configuration, in bytes.
 const maxConfig = 64 << 10
 
 // load reads the file; nil without one.
@@ -167,7 +166,6 @@ func textsOf(flag *pflag.Flag, value any) ([]string, error) {
 	return texts, nil
 }
 
-// expectedBy describes the values of a flag.
 func expectedBy(flag *pflag.Flag) string {
 	switch flag.Value.Type() {
 	case "bool":

@@ -37,7 +37,6 @@ func (s *Store) Do(ctx context.Context, r store.Request) (reply store.Reply, err
 	return reply, nil
 }
 
-// change carries out a request that changes something.
 func (s *Store) change(ctx context.Context, r store.Request) (reply store.Reply, err error) {
 	err = s.updateLocked(ctx, func(log []byte) (_ []byte, err error) {
 		log, reply, err = s.recordsLocked(log, r)
@@ -73,7 +72,6 @@ func (s *Store) recordsLocked(log []byte, r store.Request) (_ []byte, reply stor
 	return log, reply, err
 }
 
-// read carries out a request that changes nothing.
 func (s *Store) read(ctx context.Context, r store.Request) (reply store.Reply, err error) {
 	r.Keys = stored(r.Keys)
 	done := false

@@ -61,7 +61,6 @@ func appendRecord(log []byte, key string, value []byte) ([]byte, error) {
 	return append(log, value...), nil
 }
 
-// errTorn says that bytes begin a record and end before it does.
 var errTorn = errors.New("incomplete record")
 
 const (

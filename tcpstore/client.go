@@ -230,7 +230,6 @@ func (c *Client) converse(ctx context.Context, what *call, until time.Time) erro
 	}
 }
 
-// reconnect makes a new main connection.
 func (c *Client) reconnect(ctx context.Context) (err error) {
 	if err := store.ContextError(ctx); err != nil {
 		return err
@@ -324,7 +323,6 @@ func (c *Client) drop(l *link) {
 	delete(c.links, l)
 }
 
-// ended reports whether calls with ctx are over.
 func (c *Client) ended(ctx context.Context) bool {
 	return c.done.Err() != nil || ctx.Err() != nil
 }

@@ -257,7 +257,6 @@ func (c *conn) refuse(why *refusal) {
 	l.ending = append(l.ending, endingConn{c, time.Now().Add(refusalGrace)})
 }
 
-// ended handles the end of the input.
 func (c *conn) ended(p *parser) {
 	if p.partial() {
 		c.refuse(refuse(reasonTruncated, "the peer ended its stream inside a message"))
@@ -266,7 +265,6 @@ func (c *conn) ended(p *parser) {
 	c.end()
 }
 
-// lost handles a connection that is broken.
 func (c *conn) lost(errno syscall.Errno) {
 	c.loop.server.log.Debug("tcpstore: connection lost", "peer", c.peer.String(), "error", errno)
 	c.close()

@@ -7,12 +7,10 @@ func appendInt[T int | int64 | uint64](dst []byte, n T) []byte {
 	return binary.LittleEndian.AppendUint64(dst, uint64(n))
 }
 
-// appendText appends a str or bytes field.
 func appendText[T string | []byte](dst []byte, text T) []byte {
 	return append(appendInt(dst, len(text)), text...)
 }
 
-// appendHello appends VALIDATE.
 func appendHello(dst []byte) []byte {
 	return binary.LittleEndian.AppendUint32(append(dst, byte(opValidate)), magic)
 }

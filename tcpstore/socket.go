@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerOf returns the address of the other end, as it is shown in logs.
 func peerOf(nc net.Conn) netip.AddrPort {
 	addr, ok := nc.RemoteAddr().(*net.TCPAddr)
 	if !ok {

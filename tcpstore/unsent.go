@@ -182,7 +182,6 @@ func (c *conn) keep(rest []segment) {
 	c.unsent = u
 }
 
-// drop discards the unsent output.
 func (c *conn) drop() {
 	if c.unsent == nil {
 		return

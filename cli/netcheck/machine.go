@@ -91,7 +91,6 @@ type Route struct {
 	Metric    uint64
 }
 
-// maxRoutes is how many lines of a table are read.
 const maxRoutes = 64
 
 // Routes are this machine's routes that lead out by an interface: the default ones first.
@@ -183,7 +182,6 @@ func parseRoute6(fields []string) (Route, bool) {
 	return Route{netip.PrefixFrom(to, int(bits)), gateway, fields[9], metric}, true
 }
 
-// bandwidth is a number of bits a second as text.
 func bandwidth(bits float64) string {
 	if bits >= 1e9 {
 		return fmt.Sprintf("%.1f Gbit/s", bits/1e9)

@@ -32,7 +32,6 @@ const (
 // left behind. No process is signaled without it.
 const envMark = "RALLYPOINT_PROVE"
 
-// A launcher starts the nodes of a job.
 type launcher struct {
 	name       string
 	hostIsTold bool                                       // node 0 hosts by its command; else the first one does that comes
@@ -200,7 +199,6 @@ func (j *job) steps(ctx context.Context) bool {
 	return err == nil && json.Unmarshal(answer, &told) == nil && len(told.Runs) > 0 && told.Runs[0].Progress != nil
 }
 
-// every is how often a job is looked at.
 const every = 50 * time.Millisecond
 
 // until looks at the job until decided has a verdict, by the time since began, or ctx ends.

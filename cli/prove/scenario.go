@@ -51,7 +51,6 @@ var Scenarios = []Scenario{
 		harm: func(j *job) error { return j.network.unplug(1) }},
 }
 
-// address is that of a node's machine.
 func (s *Scenario) address(node int) string {
 	if s.apart {
 		return net.IP(machineAddress(node)).String()
@@ -162,7 +161,6 @@ func (w *watch) look(now seen, after time.Duration) *verdict {
 	return nil
 }
 
-// back is the verdict about workers that run as they must.
 func (w *watch) back() *verdict {
 	if w.scenario.undisturbed {
 		return &verdict{outcome: Survived, timed: true, text: "no worker was disturbed", node: -1}

@@ -48,7 +48,6 @@ func tcshCompletion(root *cobra.Command) string {
 	return b.String()
 }
 
-// offeredOptions are the options of `rallypoint run`, or of `rallypoint launch`.
 func offeredOptions(legacy bool) []option {
 	return slices.DeleteFunc(slices.Clone(optionTable), func(f option) bool { return f.legacy && !legacy })
 }

@@ -7,7 +7,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// helpColumn is where the explanations of options begin.
 const helpColumn = 34
 
 // helpIntro comes before the options, the others after them.
@@ -56,7 +55,6 @@ var variables = []struct{ name, help string }{
 	{"TORCHELASTIC_ERROR_FILE", "copy the root cause's error file to this path"},
 }
 
-// helpText is the text of --help; legacy is that of torch.distributed.launch.
 func helpText(legacy bool) string {
 	var b strings.Builder
 	name := "run"

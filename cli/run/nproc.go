@@ -105,7 +105,6 @@ func readQuota(path string) (cpus float64, ok bool) {
 	return quota / period, true
 }
 
-// devicePatience bounds how long an interpreter may take to import torch.
 const devicePatience = 2 * time.Minute
 
 // deviceFiles are the device files that accelerators' drivers make. A machine without
@@ -133,7 +132,6 @@ const notFromHere = `import sys
 if sys.path[:1] == [""]: del sys.path[0]
 `
 
-// pciQuestion asks torch for the PCI addresses of all devices.
 const pciQuestion = `import sys, torch
 if torch.accelerator.is_available():
     m = torch.get_device_module(torch.accelerator.current_accelerator())

@@ -2,7 +2,6 @@ package run
 
 import "rallypoint/agent"
 
-// setDirectives takes which signals give the job a directive, and which one tells workers of it.
 func (c *config) setDirectives(o *options) (err error) {
 	if o.directiveSignal != "" {
 		if c.spec.DirectiveSignal, err = agent.ParseSignal(o.directiveSignal); err != nil {

@@ -37,7 +37,6 @@ type rendezvousConfig struct {
 	node0  params.HostPort // of a static job
 }
 
-// defaultMasterPort is the port of node 0 where only its address is given.
 const defaultMasterPort = 29500
 
 func (c *config) setNodes(o *options, env environ) error {

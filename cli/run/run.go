@@ -183,7 +183,6 @@ func (c *config) handleSignals(a *agent.Agent) (stop func()) {
 	}
 }
 
-// summary is the effective configuration in one line.
 func (c *config) summary() string {
 	p := &c.rendezvous.params
 	nodes := fmt.Sprintf("%d to %d nodes", p.Min, p.Max)

@@ -70,7 +70,6 @@ func (o *options) fill(name, value string) {
 	o.given[name] = true
 }
 
-// scontrolPatience bounds the request to drain a node.
 const scontrolPatience = 10 * time.Second
 
 // unfitReason is why a node has found itself unfit, in one line; "": it has not.
@@ -91,7 +90,6 @@ func unfitReason(err error) string {
 	return strings.ToValidUTF8(reason[:min(len(reason), most)], "")
 }
 
-// drainSlurmNode asks Slurm to start no more jobs on a node, if there is a reason.
 func drainSlurmNode(ctx context.Context, node, reason string, log *slog.Logger) {
 	if reason == "" {
 		return

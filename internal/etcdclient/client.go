@@ -161,7 +161,6 @@ func (c *Client) Call(ctx context.Context, what string, f func(ctx context.Conte
 	}
 }
 
-// nextLimit bounds the attempt that follows one that was bounded by limit.
 func nextLimit(limit time.Duration) time.Duration { return min(2*limit, lastAttempt) }
 
 // fail is the error of a call whose time is over.
@@ -263,7 +262,6 @@ func (c *Client) retryOnceReached(err error) error {
 	return err
 }
 
-// staleToken reports whether a call failed because its token is no longer good.
 func staleToken(err error) bool {
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)
 }

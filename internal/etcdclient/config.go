@@ -117,7 +117,6 @@ func (c *Config) tlsConfig() (*tls.Config, error) {
 	return t, nil
 }
 
-// maxPassword bounds a file with a password.
 const maxPassword = 4 << 10
 
 func (c *Config) password() (string, error) {

@@ -118,7 +118,6 @@ func (p *Poller) lookOnce(epoll uintptr) bool {
 	return n > 0
 }
 
-// woke reports whether an event tells that Wake was called.
 func (p *Poller) woke(event *unix.EpollEvent) bool { return int(event.Fd) == p.wakeFD }
 
 // wake ends a wait, now or the next. The count is never read: each write is an

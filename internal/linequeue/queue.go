@@ -144,7 +144,6 @@ func (q *Queue) loseLocked(b []byte, err error) {
 	}
 }
 
-// run writes texts until none waits.
 func (q *Queue) run() {
 	var joined []byte // reused
 	slow := false

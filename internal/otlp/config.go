@@ -196,7 +196,6 @@ func validHeader(key, value string) bool {
 	return true
 }
 
-// transport opens connections to the collector.
 func (c *Config) transport() *http.Transport {
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,

@@ -73,7 +73,6 @@ func (c *carrier) cut(k *link) {
 	c.forget(k)
 }
 
-// forget drops a link that has ended.
 func (c *carrier) forget(k *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +176,6 @@ func closeRaw(c net.Conn) {
 	_ = c.Close()
 }
 
-// closeFD closes a socket of a loop.
 func closeFD(fd int32, reset bool) {
 	if reset {
 		_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})

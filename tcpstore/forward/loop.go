@@ -95,7 +95,6 @@ func (l *loop) run() error {
 	return nil
 }
 
-// close cuts all links.
 func (l *loop) close() {
 	l.readInbox(l.events.Shut())
 	for e := range l.events.All() {
@@ -326,7 +325,6 @@ func (l *loop) push(e *end, b []byte) {
 	}
 }
 
-// flush sends the batch.
 func (l *loop) flush() {
 	from := 0
 	for i, p := range l.batch.pieces {
