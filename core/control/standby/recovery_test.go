@@ -140,6 +140,49 @@ func TestFoundAnewAfterAnEarlierLoss(t *testing.T) {
 	}
 }
 
+// TestFoundAnewWhileVotersChange: a voter acknowledges that the leader votes alone from now on, and is cut off before it
+// hears that this is so: the leader may go on, and end the job.
+func TestFoundAnewWhileVotersChange(t *testing.T) {
+	const lease = 10 * time.Second
+	for _, c := range []struct {
+		what string
+		cut  time.Duration // before the leader is gone
+		want bool
+	}{
+		{"the leader dies at once", 0, true},
+		{"the leader goes on for long", 2 * lease, false},
+	} {
+		g, voters := voterOf(t, "a")
+		h, link := voters.nodes["h"], voters.links["h"]
+		delete(voters.nodes, "a")
+		g.Ended(voters.links["a"], succession.Dead)
+		for range lease / g.Beat() {
+			h.Tick(g.vote.now())
+			voters.carry()
+			pass(g, g.Beat())
+		}
+		voters.lose = func() bool { return !h.Voters().Has(g.vote.voter) }
+		h.SetVoters([]raft.Voter{link.voter}, g.vote.now())
+		voters.carry()
+		if h.Votes() || !g.Votes() {
+			t.Fatalf("%s: the leader's voters are %v, and here %v", c.what, h.Voters(), g.vote.node.Voters())
+		}
+		pass(g, c.cut)
+		g.Ended(link, succession.Dead)
+		founded := false
+		for range 6 * lease / g.Beat() {
+			g.Came(false)
+			pass(g, g.Beat())
+			if _, now := g.FoundAnew(time.Now()); now {
+				founded = true
+			}
+		}
+		if founded != c.want {
+			t.Errorf("%s: founded %v", c.what, founded)
+		}
+	}
+}
+
 // hostOfTwo is the view of a host, a, with links to two nodes that may vote.
 func hostOfTwo(lease time.Duration) (g *Group, b, c *Link) {
 	g = NewGroup("run", "a", lease, false)

@@ -14,6 +14,7 @@ type others struct {
 	g     *Group
 	nodes map[string]*raft.Node
 	links map[string]*Link
+	lose  func() bool // what would reach the group's process now is lost; nil: nothing is
 }
 
 // votersOf gives each link whose other end has a voter's name its vote.
@@ -40,7 +41,7 @@ func (o *others) carry() {
 				}
 			}
 			for _, m := range n.Messages() {
-				if m.To == o.g.vote.voter {
+				if m.To == o.g.vote.voter && (o.lose == nil || !o.lose()) {
 					again = true
 					o.g.HearVote(o.links[node], wire.Vote{Group: o.g.Current().Group, Message: m})
 				}

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"fmt"
+	"slices"
 
 	etcdraft "go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -131,19 +132,22 @@ func (l *log) compact() error {
 	return l.Compact(l.applied - keep)
 }
 
-// unapplied returns the data of the entries that are not known to be committed.
-func (l *log) unapplied() (data [][]byte) {
+// unapplied returns the entries that are not known to be committed.
+func (l *log) unapplied() []*raftpb.Entry {
 	index, _ := l.last()
 	if index <= l.applied {
 		return nil
 	}
 	entries, err := l.Entries(l.applied+1, index+1, 1<<62)
-	for i := 0; err == nil && i < len(entries); i++ {
-		if e := entries[i]; e.GetType() == raftpb.EntryNormal && len(e.GetData()) > 0 {
-			data = append(data, e.GetData())
-		}
+	if err != nil {
+		return nil
 	}
-	return data
+	return entries
+}
+
+// isValue reports whether an entry has a value: it is no change of voters, and not a new leader's first one.
+func isValue(e *raftpb.Entry) bool {
+	return e.GetType() == raftpb.EntryNormal && len(e.GetData()) > 0
 }
 
 // last returns the position of the last entry.
@@ -155,12 +159,9 @@ func (l *log) last() (index, term uint64) {
 
 // latest returns the value as it is once the last entry is committed, and the term in which it was written.
 func (l *log) latest() (value []byte, written uint64) {
-	if index, _ := l.last(); index > l.applied {
-		entries, err := l.Entries(l.applied+1, index+1, 1<<62)
-		for i := len(entries) - 1; err == nil && i >= 0; i-- {
-			if e := entries[i]; e.GetType() == raftpb.EntryNormal && len(e.GetData()) > 0 {
-				return e.GetData(), e.GetTerm()
-			}
+	for _, e := range slices.Backward(l.unapplied()) {
+		if isValue(e) {
+			return e.GetData(), e.GetTerm()
 		}
 	}
 	return l.value, l.written

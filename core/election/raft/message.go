@@ -33,6 +33,7 @@ func (n *Node) Receive(m Message, now time.Duration) bool {
 		}
 	}
 	if n.leads() && !n.Voters().Has(m.From) {
+		n.inform(said)
 		return true // it votes no more, and does not know it
 	}
 	if string(said.GetContext()) == transfer {
@@ -53,6 +54,14 @@ func (n *Node) Receive(m Message, now time.Duration) bool {
 		}
 	}
 	return true
+}
+
+// inform tells a process that votes no more, and asks for a vote, that its log is committed: it may have been cut off
+// before it heard so of the change by which it votes no more, and raft sends it nothing any more.
+func (n *Node) inform(said *raftpb.Message) {
+	if said.GetType() == raftpb.MsgPreVote && said.GetLogTerm() == n.term && said.GetIndex() <= n.raw.BasicStatus().GetCommit() {
+		_ = n.send(&raftpb.Message{Type: raftpb.MsgHeartbeat.Enum(), From: said.To, To: said.From, Term: new(n.term), Commit: said.Index})
+	}
 }
 
 // transfer marks the request for a vote of a process that the leader has asked to take over.

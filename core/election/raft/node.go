@@ -156,7 +156,13 @@ func (n *Node) Settle() error {
 	if n.raw == nil || n.storage == nil {
 		return nil
 	}
-	return n.storage.Save(Change{Apply: n.log.unapplied()})
+	var values [][]byte
+	for _, e := range n.log.unapplied() {
+		if isValue(e) {
+			values = append(values, e.GetData())
+		}
+	}
+	return n.storage.Save(Change{Apply: values})
 }
 
 // SetVoters says who shall vote, this process among them. The change follows by itself, as soon as raft allows it.
@@ -267,9 +273,7 @@ func (n *Node) Fresh() bool {
 	}
 	last, _ := n.log.last()
 	entries, err := n.log.Entries(first, last+1, 1<<62)
-	return last < first || err == nil && !slices.ContainsFunc(entries, func(e *raftpb.Entry) bool {
-		return e.GetType() == raftpb.EntryNormal && len(e.GetData()) > 0
-	})
+	return last < first || err == nil && !slices.ContainsFunc(entries, isValue)
 }
 
 // Parted notes that the connection to another voter has ended: a snapshot that was on its way is lost.
@@ -470,14 +474,21 @@ func (n *Node) finish(rd etcdraft.Ready) error {
 		n.answeredBy(r.RequestCtx)
 	}
 	for _, m := range rd.Messages {
-		data, err := proto.Marshal(m)
-		if err != nil {
+		if err := n.send(m); err != nil {
 			return err
 		}
-		n.out = append(n.out, Message{Cluster: n.cluster, From: n.id, To: Voter(m.GetTo()), Data: data})
 	}
 	n.raw.Advance(rd)
 	return n.log.compact()
+}
+
+func (n *Node) send(m *raftpb.Message) error {
+	data, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	n.out = append(n.out, Message{Cluster: n.cluster, From: n.id, To: Voter(m.GetTo()), Data: data})
+	return nil
 }
 
 // Messages takes the messages to send.
@@ -537,6 +548,13 @@ func (n *Node) Voters() Voters {
 		return Voters{}
 	}
 	return voters(n.log.conf)
+}
+
+// Changing reports whether others than Voters may decide by now: the leader is the first to know that a change of them
+// is committed, or over.
+func (n *Node) Changing() bool {
+	return n.raw != nil && (len(n.log.conf.GetVotersOutgoing()) > 0 ||
+		slices.ContainsFunc(n.log.unapplied(), func(e *raftpb.Entry) bool { return e.GetType() == raftpb.EntryConfChangeV2 }))
 }
 
 // alone reports whether this process is the only voter.

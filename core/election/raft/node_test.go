@@ -143,6 +143,26 @@ func TestProofElects(t *testing.T) {
 	}
 }
 
+// TestRemovedUnheard: a voter acknowledges the change by which it votes no more, and is cut off before it hears that this
+// is committed. It knows that others may decide without it, and is told once it can be reached.
+func TestRemovedUnheard(t *testing.T) {
+	g, _ := newGroup(t, 3)
+	g.tick(1)
+	g.down[3] = true
+	leader, removed := g.nodes[1], g.nodes[2]
+	g.lose = func(m Message) bool { return m.To == 2 && !leader.Voters().Has(2) }
+	leader.SetVoters([]Voter{1}, g.now)
+	g.carry()
+	if !leader.alone() || !removed.Votes() || !removed.Changing() {
+		t.Fatalf("the leader's voters are %v, those of the other %v", leader.Voters(), removed.Voters())
+	}
+	g.lose = nil
+	g.tick(3 * electionTicks)
+	if removed.Votes() || removed.Changing() || g.leader() != 1 {
+		t.Errorf("it still knows of %v", removed.Voters())
+	}
+}
+
 // TestFounderDiesAddingVoters: wherever in its first change of voters the founder dies, those that know by
 // then that they vote elect one of themselves.
 func TestFounderDiesAddingVoters(t *testing.T) {

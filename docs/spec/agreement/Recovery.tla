@@ -14,7 +14,8 @@ CONSTANTS Procs,
           Heard,     \* only who heard a leader shortly before the first voter went, or since, begins a cluster
           Silence,   \* TRUE: silence counts as death
           Alone,     \* TRUE: with three voters, too, proof alone decides
-          Torn       \* TRUE: a connection that silence has ended proves nothing
+          Torn,      \* TRUE: a connection that silence has ended proves nothing
+          Changing   \* who has agreed to a change of voters reckons that the leader has made it
 
 Lease   == 4
 Quarter == 1
@@ -30,10 +31,12 @@ VARIABLES up,      \* [p -> its process runs]
           leads,   \* [p -> it leads its cluster]
           votes,   \* [p -> it is a voter of cluster 0; who has left that is none any more]
           single,  \* [p -> of cluster 0 it knows that the leader alone votes]
+          agreed,  \* [p -> it has agreed to that, and has not heard that it is so]
           round,   \* [p -> the last round that it knows]
           anew,    \* [p -> its next round jumps]
           age,     \* [p -> since it heard its leader; of a leader, a majority]
           lost,    \* [p -> the leader has taken it for lost]
+          dead,    \* [p -> those that it has found gone, and not reached since]
           first,   \* [p -> a voter went: "no", "ok" (it had heard the leader, or has since), "late"]
           since,   \* [p -> how long no leader could be elected]
           told,    \* <<number, cluster, term>> of all rounds
@@ -41,7 +44,7 @@ VARIABLES up,      \* [p -> its process runs]
           again,   \* a cluster was begun after that
           faults
 
-vars == <<up, side, walled, cluster, term, leads, votes, single, round, anew, age, lost, first, since, told, ended, again, faults>>
+vars == <<up, side, walled, cluster, term, leads, votes, single, agreed, round, anew, age, lost, dead, first, since, told, ended, again, faults>>
 
 Min(a, b) == IF a < b THEN a ELSE b
 Max(a, b) == IF a > b THEN a ELSE b
@@ -52,10 +55,10 @@ Init == \E l \in Procs :
         /\ side = [p \in Procs |-> 0] /\ walled = {}
         /\ cluster = [p \in Procs |-> 0] /\ term = [p \in Procs |-> 1]
         /\ leads = [p \in Procs |-> p = l]
-        /\ single = [p \in Procs |-> Machines = 2] /\ votes = [p \in Procs |-> TRUE]
+        /\ single = [p \in Procs |-> Machines = 2] /\ agreed = [p \in Procs |-> FALSE] /\ votes = [p \in Procs |-> TRUE]
         /\ round = [p \in Procs |-> 1] /\ anew = [p \in Procs |-> FALSE]
         /\ age = [p \in Procs |-> 0] /\ lost = [p \in Procs |-> FALSE]
-        /\ first = [p \in Procs |-> "no"] /\ since = [p \in Procs |-> 0]
+        /\ dead = [p \in Procs |-> {}] /\ first = [p \in Procs |-> "no"] /\ since = [p \in Procs |-> 0]
         /\ told = {<<1, 0, 1>>} /\ ended = FALSE /\ again = FALSE /\ faults = 0
 
 Connected(p, q) == up[p] /\ up[q] /\ side[p] = side[q] /\ {p, q} \cap walled = {}
@@ -78,7 +81,7 @@ Speaks(p) == up[p] /\ leads[p] /\ (single[p] \/ cluster[p] # 0 \/ age[p] <= Quar
 
 (* Raft: a voter grants its vote if it has not heard the leader for 0.4 of a lease, or the leader's side has
    ended the connection, and if the candidate knows what it knows. *)
-Grants(p, q) == /\ Agrees(p, q) /\ Voter(q) /\ round[q] <= round[p]
+Grants(p, q) == /\ Agrees(p, q) /\ Voter(q) /\ ~agreed[q] /\ round[q] <= round[p]
                 /\ \/ age[q] >= Half
                    \/ \A l \in Procs : leads[l] /\ cluster[l] = 0 => l # q /\ Refused(q, l)
 Elect(p) ==
@@ -91,21 +94,26 @@ Elect(p) ==
         /\ leads' = [v \in Procs |-> IF v \in q THEN v = p ELSE leads[v]]
         /\ age' = [v \in Procs |-> IF v \in q THEN 0 ELSE age[v]]
         /\ lost' = [v \in Procs |-> Reset /\ v \notin q]
-  /\ UNCHANGED <<up, side, walled, cluster, votes, single, round, anew, first, since, told, ended, again, faults>>
+  /\ UNCHANGED <<up, side, walled, cluster, votes, single, agreed, round, anew, dead, first, since, told, ended, again, faults>>
 
 (* Of three voters one is gone, or silent for a lease: two are no majority when one is silent, so the leader
-   votes alone, by a decision of both. *)
+   votes alone, by a decision of both. The other one hears later that it is so. *)
 Shrink(p) ==
   /\ up[p] /\ leads[p] /\ Voter(p)
   /\ \E q \in Others(p) :
        /\ Connected(p, q) /\ Agrees(p, q) /\ Voter(q)
        /\ \A r \in Procs \ {p, q} : Refused(p, r) \/ lost[r]
-       /\ single' = [single EXCEPT ![p] = TRUE, ![q] = TRUE]
+       /\ single' = [single EXCEPT ![p] = TRUE] /\ agreed' = [agreed EXCEPT ![q] = TRUE]
        /\ term' = [term EXCEPT ![q] = term[p]]
        /\ leads' = [leads EXCEPT ![q] = FALSE]
        /\ age' = [age EXCEPT ![q] = 0] /\ lost' = [lost EXCEPT ![q] = FALSE]
        /\ round' = [round EXCEPT ![q] = Max(round[p], @)]
-  /\ UNCHANGED <<up, side, walled, cluster, votes, anew, first, since, told, ended, again, faults>>
+  /\ UNCHANGED <<up, side, walled, cluster, votes, anew, dead, first, since, told, ended, again, faults>>
+
+Learn(q) ==
+  /\ up[q] /\ agreed[q] /\ \E p \in Others(q) : Leader(q, p) /\ single[p] /\ Connected(p, q)
+  /\ single' = [single EXCEPT ![q] = TRUE] /\ agreed' = [agreed EXCEPT ![q] = FALSE]
+  /\ UNCHANGED <<up, side, walled, cluster, term, leads, votes, round, anew, age, lost, dead, first, since, told, ended, again, faults>>
 
 (* Where the leader votes alone, a node takes over that has proof: its connection was ended by the leader's side,
    and the leader's address refuses. *)
@@ -120,7 +128,7 @@ TakeOver(p) ==
   /\ leads' = [leads EXCEPT ![p] = TRUE]
   /\ age' = [age EXCEPT ![p] = 0]
   /\ again' = (again \/ ended)
-  /\ UNCHANGED <<up, side, walled, single, round, lost, first, since, told, ended, faults>>
+  /\ UNCHANGED <<up, side, walled, single, agreed, round, lost, dead, first, since, told, ended, faults>>
 
 (* Recovery: all other voters are gone for half a lease. Patience is longer in places, which is no rule of safety. *)
 Begin(p) ==
@@ -130,7 +138,7 @@ Begin(p) ==
   /\ anew' = [anew EXCEPT ![p] = TRUE]
   /\ age' = [age EXCEPT ![p] = 0]
   /\ again' = (again \/ ended)
-  /\ UNCHANGED <<up, side, walled, term, single, round, lost, first, since, told, ended, faults>>
+  /\ UNCHANGED <<up, side, walled, term, single, agreed, round, lost, dead, first, since, told, ended, faults>>
 
 (* The leader completes a round, a majority has it, and nodes are told. *)
 Tell(p) ==
@@ -144,7 +152,7 @@ Tell(p) ==
         /\ leads' = [q \in Procs |-> leads[q] /\ (q \notin hear \/ q = p)]
         /\ anew' = [anew EXCEPT ![p] = FALSE]
         /\ told' = told \cup {<<n, cluster[p], IF cluster[p] = 0 THEN term[p] ELSE 0>>}
-  /\ UNCHANGED <<up, side, walled, cluster, votes, single, age, lost, first, since, ended, again, faults>>
+  /\ UNCHANGED <<up, side, walled, cluster, votes, single, agreed, age, lost, dead, first, since, ended, again, faults>>
 
 (* q finds the leader p of another cluster, or of a later term, and joins it with what it knows. *)
 Join(q, p) ==
@@ -154,12 +162,12 @@ Join(q, p) ==
   /\ cluster' = [cluster EXCEPT ![q] = cluster[p]]
   /\ term' = [term EXCEPT ![q] = Max(@, term[p])]
   /\ leads' = [leads EXCEPT ![q] = FALSE]
-  /\ votes' = [votes EXCEPT ![q] = @ /\ cluster[p] = 0] /\ single' = [single EXCEPT ![q] = single[p]]
+  /\ votes' = [votes EXCEPT ![q] = @ /\ cluster[p] = 0] /\ single' = [single EXCEPT ![q] = single[p]] /\ agreed' = [agreed EXCEPT ![q] = FALSE]
   /\ anew' = [anew EXCEPT ![q] = FALSE]
   /\ round' = [round EXCEPT ![q] = Max(@, round[p]), ![p] = Max(@, round[q])]
   /\ age' = [age EXCEPT ![q] = 0] /\ lost' = [lost EXCEPT ![q] = FALSE]
   /\ first' = [first EXCEPT ![q] = "no"] /\ since' = [since EXCEPT ![q] = 0]
-  /\ UNCHANGED <<up, side, walled, told, ended, again, faults>>
+  /\ UNCHANGED <<up, side, walled, dead, told, ended, again, faults>>
 
 (* The workers of all members that live have succeeded; these nodes exit. *)
 End(p) ==
@@ -169,19 +177,19 @@ End(p) ==
         /\ up' = [q \in Procs |-> up[q] /\ q \notin hear]
         /\ leads' = [q \in Procs |-> leads[q]]
   /\ ended' = TRUE
-  /\ UNCHANGED <<side, walled, cluster, term, votes, single, round, anew, age, lost, first, since, told, again, faults>>
+  /\ UNCHANGED <<side, walled, cluster, term, votes, single, agreed, round, anew, age, lost, dead, first, since, told, again, faults>>
 
 Fault == faults < MaxFaults /\ faults' = faults + 1
 
 Kill(p) == /\ Fault /\ up[p] /\ up' = [up EXCEPT ![p] = FALSE]
-           /\ UNCHANGED <<side, walled, cluster, term, leads, votes, single, round, anew, age, lost, first, since, told, ended, again>>
+           /\ UNCHANGED <<side, walled, cluster, term, leads, votes, single, agreed, round, anew, age, lost, dead, first, since, told, ended, again>>
 Cut(p) ==  /\ Fault /\ side' = [side EXCEPT ![p] = 1 - @]
-           /\ UNCHANGED <<up, walled, cluster, term, leads, votes, single, round, anew, age, lost, first, since, told, ended, again>>
+           /\ UNCHANGED <<up, walled, cluster, term, leads, votes, single, agreed, round, anew, age, lost, dead, first, since, told, ended, again>>
 Wall(p) == /\ Firewall /\ Fault /\ walled' = IF p \in walled THEN walled \ {p} ELSE walled \cup {p}
-           /\ UNCHANGED <<up, side, cluster, term, leads, votes, single, round, anew, age, lost, first, since, told, ended, again>>
+           /\ UNCHANGED <<up, side, cluster, term, leads, votes, single, agreed, round, anew, age, lost, dead, first, since, told, ended, again>>
 (* The leader's side sees p's connection end, and waits for a moment. *)
 Break(p) == /\ Reset /\ Fault /\ side' = [side EXCEPT ![p] = 1 - @] /\ lost' = [lost EXCEPT ![p] = TRUE]
-            /\ UNCHANGED <<up, walled, cluster, term, leads, votes, single, round, anew, age, first, since, told, ended, again>>
+            /\ UNCHANGED <<up, walled, cluster, term, leads, votes, single, agreed, round, anew, age, dead, first, since, told, ended, again>>
 
 (* Time passes. A leader of cluster 0 is heard by all that it reaches, and ends the lead of an earlier term.
    Who hears no leader and reaches one has joined it before. *)
@@ -192,19 +200,21 @@ Tick ==
          newest(q) == IF above(q) = {} THEN term[q] ELSE CHOOSE t \in above(q) : \A u \in above(q) : u <= t
          hears(p) == over(p) # {} \/ (IF leads[p] THEN HasMajority(p) ELSE HearsLeader(p))
          older(p) == IF up[p] /\ ~hears(p) THEN Min(age[p] + 1, Lease) ELSE 0
-         gone(p)  == {q \in Others(p) : Refused(p, q)}
+         gone(p)  == {q \in Others(p) : Refused(p, q) \/ (q \in dead[p] /\ ~Connected(p, q))}
+         needed(p) == gone(p) = Others(p) \/ (gone(p) # {} /\ ~(Changing /\ agreed[p]))
      IN
         /\ age' = [p \in Procs |-> older(p)]
         /\ term' = [p \in Procs |-> newest(p)]
         /\ leads' = [p \in Procs |-> leads[p] /\ over(p) = {}]
         /\ lost' = [p \in Procs |-> ~leads[p] /\ ~hears(p) /\ (lost[p] \/ older(p) >= Lease)]
-        /\ first' = [p \in Procs |-> IF ~up[p] \/ ~Voter(p) \/ gone(p) = {} THEN "no"
+        /\ dead' = [p \in Procs |-> IF up[p] THEN gone(p) ELSE {}]
+        /\ first' = [p \in Procs |-> IF ~up[p] \/ ~Voter(p) \/ ~needed(p) THEN "no"
                                      ELSE IF first[p] = "ok" \/ (first[p] = "no" /\ older(p) <= Half) \/ older(p) = 0
                                      THEN "ok" ELSE "late"]
         /\ since' = [p \in Procs |-> IF up[p] /\ Voter(p) /\ gone(p) = Others(p) THEN Min(since[p] + 1, Half) ELSE 0]
-        /\ UNCHANGED <<up, side, walled, cluster, votes, single, round, anew, told, ended, again, faults>>
+        /\ UNCHANGED <<up, side, walled, cluster, votes, single, agreed, round, anew, told, ended, again, faults>>
 
-Next == \/ \E p \in Procs : \/ Elect(p) \/ Shrink(p) \/ TakeOver(p) \/ Begin(p) \/ Tell(p) \/ End(p)
+Next == \/ \E p \in Procs : \/ Elect(p) \/ Shrink(p) \/ Learn(p) \/ TakeOver(p) \/ Begin(p) \/ Tell(p) \/ End(p)
                             \/ Kill(p) \/ Cut(p) \/ Wall(p) \/ Break(p)
         \/ \E p, q \in Procs : Join(q, p)
         \/ Tick
