@@ -51,7 +51,7 @@ type Input struct {
 	Behind   []Peer        // those after it
 	Waited   time.Duration // since the evidence was complete
 	Lease    time.Duration // how long one that lives and does not answer holds the others up
-	Votes    bool          // this standby is a voter: to take over means to stand for election
+	Votes    bool          // this standby is a voter: it campaigns, and takes nothing over
 }
 
 // others are all other standbys, in order.
@@ -91,10 +91,12 @@ func Decide(v Input) Decision {
 		return Decision{Act: Keep, Why: fmt.Sprintf("there is no term after %d", v.Term)}
 	case !v.Evidence.Proves():
 		return Decision{Act: Gather, Why: "fresh connections to the host have to be refused first"}
+	case v.Votes:
+		return Decision{Act: Wait, Why: "the voters elect the next host"}
 	}
 	over := v.Waited >= v.Lease
 	for _, p := range v.others() {
-		if p.State == Follows && !v.Votes { // a voter that still hears the host gives no vote: it needs no asking
+		if p.State == Follows {
 			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " says that its connection to the host stands"}
 		}
 	}
@@ -102,28 +104,24 @@ func Decide(v Input) Decision {
 		return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " votes, and may be elected"}
 	}
 	for _, p := range v.Before {
-		switch {
-		case p.State == Dead, p.State == Abstains, p.State == Left, v.Votes && !p.Votes:
-			continue
-		}
-		if !over {
+		if p.State != Dead && p.State != Abstains && p.State != Left && !over {
 			return Decision{Act: Follow, Node: p.Node, Why: "node " + p.Node + " goes first"}
 		}
 	}
 	for _, p := range v.Behind {
-		if p.State == Asked && !over && !v.Votes {
+		if p.State == Asked && !over {
 			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " has not said yet whether its connection to the host stands"}
 		}
 	}
 	return Decision{Act: TakeOver, Term: v.Term + 1, Why: "the host's process has died: its machine refuses new connections"}
 }
 
-// mayBeElected returns a voter, for a standby that is none: it is voters who succeed a host, as long as one
+// mayBeElected returns a voter: it is voters who succeed a host, as long as one
 // lives. If all of them seem dead it may be this process that is cut off, so that it waits for a while; and for
 // good if they had time to go on without it: they may have ended the job.
 func (v Input) mayBeElected() (p Peer, may bool) {
 	for _, p := range v.others() {
-		if !v.Votes && p.Votes && (p.State != Dead && p.State != Left || v.Evidence.Silent || v.Waited < GiveUp*v.Lease) {
+		if p.Votes && (p.State != Dead && p.State != Left || v.Evidence.Silent || v.Waited < GiveUp*v.Lease) {
 			return p, true
 		}
 	}

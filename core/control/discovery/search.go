@@ -240,18 +240,8 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				s.unlook = f.look(ctx)
 				continue
 			}
-			if !f.group.Campaign(s.last.HostNode) {
-				l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
-				return l, true, err
-			}
-			text := "the host seems dead from here, and this node is a candidate"
-			if awaited := f.group.Awaited(); awaited != nil {
-				text += "; it waits for the votes of " + wording.Names(awaited)
-			}
-			if since, patience := f.group.Stranded(); since > 0 && patience > 0 {
-				text += "; the voters that are left are no majority, and if nobody hosts it founds the control plane anew after " + wording.Seconds(patience)
-			}
-			s.tellOnce(text)
+			l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
+			return l, true, err
 		case succession.Gather:
 			// A process without the token has the host's port now, perhaps: others are asked
 			// beside it.
@@ -269,6 +259,9 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			f.network.await(ctx, changed, succession.DialEvery)
 			continue
 		case succession.Wait:
+			if v.Votes {
+				s.tellCandidate()
+			}
 		default:
 			if s.evidence.Ended {
 				s.tellOnce("this node does not take the control plane over: " + d.Why)
@@ -304,6 +297,18 @@ func (s *search) proveLater() {
 			}
 		})
 	}
+}
+
+// tellCandidate logs that this node votes, and campaigns.
+func (s *search) tellCandidate() {
+	text := "the host seems dead from here, and this node is a candidate"
+	if awaited := s.f.group.Awaited(); awaited != nil {
+		text += "; it waits for the votes of " + wording.Names(awaited)
+	}
+	if since, patience := s.f.group.Stranded(); since > 0 && patience > 0 {
+		text += "; the voters that are left are no majority, and if nobody hosts it founds the control plane anew after " + wording.Seconds(patience)
+	}
+	s.tellOnce(text)
 }
 
 // tellOnce logs a text, unless it was the last one.
@@ -349,7 +354,6 @@ func (s *search) gather(ctx context.Context) (*Conn, error) {
 			return nil, err
 		case s.evidence.Proves():
 			s.proven = s.f.network.now()
-			s.f.group.Proven(s.last.HostNode)
 			return nil, nil
 		}
 		s.f.network.sleep(ctx, succession.DialEvery)
@@ -366,7 +370,9 @@ func (s *search) dialOnce(ctx context.Context) (*Conn, succession.Dial, error) {
 		s.to = s.f.accept(to.To)
 	}
 	dial := dialOf(err)
-	s.evidence.Observe(dial)
+	if s.evidence.Observe(dial); s.evidence.Proves() {
+		s.f.group.Proven(s.last.HostNode)
+	}
 	return l, dial, err
 }
 

@@ -184,7 +184,7 @@ func (f *Finder) elect(next *rendezvous.Succession) bool {
 	defer again.Stop()
 	for {
 		changed := f.group.Changed()
-		f.group.Campaign("")
+		f.group.TakeOver()
 		if term := f.group.Elected(); term > 0 {
 			next.Term = term
 			if in, err := f.group.Inherited(next.From, next.Facts.Generation, false); err == nil {

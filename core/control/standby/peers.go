@@ -28,8 +28,6 @@ type Peers struct {
 	places  []string // their names, in one order everywhere
 	pieces  pieces
 
-	last       raft.Voter        // the host that was known last
-	proven     time.Duration     // since when that one is proven dead; 0: it is not
 	reign      uint64            // counts how often this process began or ceased to lead; what was to be said in another one is void
 	past       []string          // the clusters before this one in which this process has voted, the last ones
 	refusing   map[string]string // by peer: why it is none, and has been more than once
@@ -95,7 +93,7 @@ func (p *Peers) voteAsLocked(id raft.Voter) {
 	}
 	p.vote = newVote(p.clock, p.lease, id, p.Replica)
 	p.vote.names = names
-	p.last, p.proven, p.since, p.majorityAt = 0, 0, 0, 0
+	p.since, p.majorityAt = 0, 0
 }
 
 // placeOf is a server's place in the list, from 1 on.
@@ -304,34 +302,6 @@ func (p *Peers) adoptLocked(m raft.Message) {
 	p.tellLocked()
 }
 
-// standLocked campaigns at once when the host is proven dead: the first server of the list that is connected, or
-// the next one after a beat.
-func (p *Peers) standLocked() {
-	p.beginLocked()
-	n := p.vote.node
-	host := n.Leader()
-	if host != 0 && host != p.last {
-		p.last, p.proven = host, 0
-	}
-	now := p.vote.now()
-	if !(n.ProvenDead(p.last) && (host == 0 || host == p.last)) && !p.idleLocked() {
-		p.proven = 0
-		return
-	}
-	if p.proven == 0 {
-		p.proven = now
-	}
-	before := 0
-	for _, name := range p.places[:slices.Index(p.places, p.node)] {
-		if name != p.nodeOfLocked(p.last) && p.linkTo(name) != nil {
-			before++
-		}
-	}
-	if now-p.proven >= time.Duration(before)*p.Beat() {
-		n.Campaign(now)
-	}
-}
-
 // idleLocked reports whether this process, which remembers a cluster, has heard of no leader since it was started, nor has
 // any of a majority that is connected to it: nobody has to be waited for.
 func (p *Peers) idleLocked() bool {
@@ -353,7 +323,8 @@ func (p *Peers) idleLocked() bool {
 // setVotersLocked has the present process of each peer vote: the one that is connected, or else
 // the one that votes already.
 func (p *Peers) setVotersLocked() {
-	p.standLocked()
+	p.beginLocked()
+	p.standLocked(p.idleLocked())
 	b := p.vote.node
 	if _, leads := b.Leads(); !leads {
 		return
@@ -520,7 +491,7 @@ func (p *Peers) Lead(reign uint64, now time.Time) bool {
 	if !leads || p.hosting || p.closed || p.reign != reign {
 		return false
 	}
-	from, silent := p.target.Node, !n.ProvenDead(p.last)
+	from, silent := p.target.Node, !n.ProvenDead(n.HeardLast())
 	t := &p.takeover
 	t.Since, t.From, t.Took = now, from, 0
 	if from != "" {

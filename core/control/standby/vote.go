@@ -27,6 +27,7 @@ type vote struct {
 
 	recovery recovery
 
+	turn     time.Duration // since when it is this process's turn, or another's before it, to campaign; 0: nobody has to
 	proposed time.Duration // when the last proposal was made
 	took     time.Duration // from the last one that was confirmed to its confirmation
 
@@ -203,12 +204,40 @@ func (g *Group) SetEligible(nodes []string) {
 	g.members.voteLocked()
 }
 
+// standLocked campaigns once the leader is proven dead, or needless tells that nobody has to be waited for: the first
+// voter of the list at once, and each other one a beat later for each one before it that it hears.
+func (g *Group) standLocked(needless bool) {
+	v, now := &g.vote, g.vote.now()
+	leader, last := v.node.Leader(), v.node.HeardLast()
+	dead := v.node.ProvenDead(last) && (leader == 0 || leader == last)
+	if g.closed || v.gone() || !dead && !needless {
+		v.turn = 0
+		return
+	}
+	if v.turn == 0 {
+		v.turn = now
+	}
+	turn, voters := v.turn, v.node.Voters()
+	for _, s := range g.list {
+		if s.Node == g.node {
+			break
+		}
+		if g.anyLink(func(l *Link) bool { return l.node == s.Node && l.out != nil && voters.Has(l.voter) }) != nil {
+			turn += g.Beat()
+		}
+	}
+	if now >= turn {
+		v.node.Campaign(now)
+	}
+}
+
 // setVotersLocked chooses the voters: those that vote and may continue, and of the others the first
 // ones that this host and they themselves have opened connections to, two or four beside the host:
 // of one that it has opened no connection to, a voter could never prove the death. Nobody waits
 // for these longer than a lease. One that votes does so until it is proven dead, has left, or was
 // not heard for a lease.
 func (g *Group) setVotersLocked() {
+	g.standLocked(false)
 	v := &g.vote
 	if !g.hosting || g.noQuorum {
 		return
@@ -298,25 +327,13 @@ func (g *Group) Awaited() (nodes []string) {
 	return nodes
 }
 
-// Campaign makes this process a candidate: the node dead, which has hosted, is proven to be
-// so, or, if that is "", the host wants this node to host. It reports false if this process does
-// not vote: then it needs no vote.
-func (g *Group) Campaign(dead string) bool {
+// TakeOver makes this process, which votes, a candidate because the host wants it to host.
+func (g *Group) TakeOver() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	v := &g.vote
-	if !v.node.Votes() {
-		return false
-	}
-	v.node.Dead(v.names[dead], v.now())
 	g.countDeadLocked()
-	if dead == "" {
-		v.node.TakeOver(v.now())
-	} else {
-		v.node.Campaign(v.now())
-	}
+	g.vote.node.TakeOver(g.vote.now())
 	g.members.voteLocked()
-	return true
 }
 
 // Votes reports whether this process is one of several that vote.

@@ -7,6 +7,7 @@ import (
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/raft"
+	"rallypoint/core/succession"
 )
 
 // others are the votes of the processes at the other ends of a group's links, by node.
@@ -122,5 +123,29 @@ func TestVotersDialLater(t *testing.T) {
 	<-changed
 	if first, then := host.Wanted(), standby.Wanted(); !slices.Equal(first, list) || !slices.Equal(then, []wire.StandbyNode{list[0], list[2]}) {
 		t.Errorf("after a beat the host dials %v, the standby %v", first, then)
+	}
+}
+
+// TestVotersCampaignInTurn: once the leader is proven dead the first voter of the list campaigns at once, and the next one
+// a beat later if it hears the first.
+func TestVotersCampaignInTurn(t *testing.T) {
+	for _, dead := range []bool{false, true} {
+		g, voters := voterOf(t, "a", "c")
+		if dead {
+			delete(voters.nodes, "a")
+			g.Ended(voters.links["a"], succession.Dead)
+		}
+		box := voters.links["c"].out.(*inbox)
+		asked := func() bool {
+			return slices.ContainsFunc(box.frames, func(f wire.Frame) bool { _, is := f.(wire.Vote); return is })
+		}
+		voters.carry()
+		g.Ended(voters.links["h"], succession.Dead)
+		if asked() != dead {
+			t.Errorf("the first is dead: %v, and the second campaigns at once: %v", dead, asked())
+		}
+		if pass(g, g.Beat()); !asked() {
+			t.Errorf("the first is dead: %v, and the second does not campaign", dead)
+		}
 	}
 }
