@@ -55,13 +55,7 @@ func (s *search) race(ctx context.Context, to []netip.AddrPort) (*Conn, error) {
 			if a.addr == s.addr {
 				s.hostErr = a.err
 			}
-			switch {
-			case errors.Is(a.err, syscall.ECONNREFUSED), s.f.own(a.addr):
-			case s.waitsAsThis(a):
-				s.othersWait = true
-			default:
-				s.answered = true
-			}
+			s.patience = max(s.patience, s.heldUpBy(a))
 			if a.err == nil || isRefusal(a.err) && !isAuth(a.err) {
 				cancel()
 				r.closeLate()

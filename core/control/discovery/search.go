@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -55,9 +56,8 @@ type search struct {
 	hostErr  error  // how the last hello to the host that is gone has ended
 	unlook   func() // ends what look has opened; nil: it was not called
 
-	answered   bool      // one of those that were asked last has not refused
-	othersWait bool      // of those that count as such, one waits as this node does
-	refused    time.Time // since then all have; zero: they have not
+	patience time.Duration // for how long those that were asked last hold this node up: see heldUpBy
+	refused  time.Time     // since then nobody does for good; zero: somebody does
 }
 
 func (f *Finder) newSearch(l *Conn, cause error) *search {
@@ -86,21 +86,19 @@ func (f *Finder) newSearch(l *Conn, cause error) *search {
 func (s *search) gone() error {
 	f := s.f
 	since := time.Duration(0)
-	if s.answered {
+	switch {
+	case s.patience == forever:
 		s.refused = time.Time{}
-	} else if s.refused.IsZero() {
+	case s.refused.IsZero():
 		s.refused = f.network.now()
-	} else {
+	default:
 		since = s.since(s.refused)
-	}
-	limit := f.Params.LeaseTimeout
-	if s.othersWait {
-		limit *= 1 + succession.GiveUp // one that has heard more may take over
 	}
 	stranded, patience := f.group.Stranded()
 	proof := stranded > 0 && patience > 0 || !f.group.Votes() && !s.evidence.Silent && s.evidence.Proves()
-	if patience == 0 {
-		since = max(since, stranded)
+	limit := max(s.patience, f.Params.LeaseTimeout)
+	if patience == 0 && stranded > since {
+		since, limit = stranded, f.Params.LeaseTimeout
 	}
 	if !s.last.Embedded || !f.HasVoters() || proof || since < limit {
 		return nil
@@ -111,12 +109,21 @@ func (s *search) gone() error {
 		f.Params.RunID, wording.Seconds(since))
 }
 
-// waitsAsThis reports whether a server has answered that knows no host, and that this node need not wait for: neither of
-// the two votes, nor takes over what the voters may have ended.
-func (s *search) waitsAsThis(a helloAnswer) bool {
+// forever is the patience with a server that may know more, or is silent.
+const forever = time.Duration(math.MaxInt64)
+
+// heldUpBy is for how long a server that has answered so keeps this node from giving the run up: not at all if it
+// refuses; until it may have taken over if it waits for a host as this node does, of which neither votes, nor takes over
+// what the voters may have ended; else for good.
+func (s *search) heldUpBy(a helloAnswer) time.Duration {
 	to, moved := errors.AsType[*wire.Redirected](a.err)
-	g := s.f.group
-	return moved && to.To.Host == "" && s.evidence.Silent && g != nil && !g.Votes() && g.StandsWithoutVote(a.addr.String())
+	switch g := s.f.group; {
+	case errors.Is(a.err, syscall.ECONNREFUSED), s.f.own(a.addr):
+		return 0
+	case moved && to.To.Host == "" && s.evidence.Silent && g != nil && !g.Votes() && g.StandsWithoutVote(a.addr.String()):
+		return (1 + succession.GiveUp) * s.f.Params.LeaseTimeout
+	}
+	return forever
 }
 
 // pace keeps a node from going round among servers that let it in and end the connection
@@ -425,7 +432,9 @@ func (s *search) askAll(ctx context.Context) (*Conn, error) {
 	if resolveErr == nil {
 		list = append(list, f.targets()...)
 	}
-	s.answered, s.othersWait = resolveErr != nil, false
+	if s.patience = 0; resolveErr != nil {
+		s.patience = forever
+	}
 	l, err := s.race(ctx, list)
 	if err != nil {
 		s.notice()
