@@ -1,7 +1,9 @@
 package control
 
 import (
+	"net"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -10,7 +12,6 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
 
@@ -143,11 +144,11 @@ func TestDesertedHost(t *testing.T) {
 	}
 	silent := time.Now()
 	for _, l := range links {
-		g.Ended(l, succession.Unconnected)
+		g.Attempted(l, true, net.ErrClosed)
 	}
 	testkit.Eventually(t, "they are silent for more than half a lease", func() bool { return time.Since(silent) > p.LeaseTimeout*3/4 })
 	for _, l := range links {
-		g.Refused(l, true)
+		g.Attempted(l, false, syscall.ECONNREFUSED)
 	}
 	_, err := a.Start(rendezvous.AwaitPeers{}).Wait(controltest.Context(t))
 	controltest.WantCode(t, err, rendezvous.CodeConnection, "nobody is left")

@@ -91,7 +91,6 @@ func (f *Finder) Again(ctx context.Context, l *Conn, cause error, told bool) (*C
 	}
 	f.follows(l)
 	s.succeeded(l)
-	s.proveLater()
 	return l, nil
 }
 

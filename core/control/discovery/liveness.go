@@ -3,16 +3,12 @@ package discovery
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
-	"rallypoint/core/store"
-	"rallypoint/core/succession"
 )
 
 // redialLiveness is the pause before a standby that could not be reached is dialled again.
@@ -60,27 +56,13 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 	if err != nil {
 		return
 	}
-	owed := false // its side has ended the last connection, which is not proven to be its death
-	dead := false
 	for ctx.Err() == nil {
-		err := f.serveLiveness(ctx, addr, link, func() {})
-		if dead = dead && errors.Is(err, errNoLiveness); dead {
-			f.network.sleep(ctx, redialLiveness)
-			continue
+		opened, err := f.serveLiveness(ctx, addr, link, func() {})
+		pause, soon := f.group.Attempted(link, opened, err)
+		if !soon {
+			pause = f.redial()
 		}
-		f.group.Ended(link, succession.Unconnected)
-		f.group.Refused(link, errors.Is(err, syscall.ECONNREFUSED))
-		ended := store.EndedByPeer(err) || link.EndedByPeer()
-		owed = ended || owed && errors.Is(err, errNoLiveness)
-		if ended || owed && errors.Is(err, syscall.ECONNREFUSED) {
-			if dead = f.proveDead(ctx, addr); dead {
-				f.group.Ended(link, succession.Dead)
-				continue
-			}
-		}
-		if !ended && !f.network.sleep(ctx, f.redial()) {
-			return
-		}
+		f.network.sleep(ctx, pause)
 	}
 }
 
@@ -114,7 +96,7 @@ func (f *Finder) look(ctx context.Context) (end func()) {
 			defer f.group.Drop(link)
 			told := sync.OnceFunc(func() { heard <- struct{}{} })
 			defer told()
-			_ = f.serveLiveness(ctx, addr, link, told)
+			_, _ = f.serveLiveness(ctx, addr, link, told)
 		})
 	}
 	end = func() {
@@ -133,34 +115,9 @@ func (f *Finder) look(ctx context.Context) (end func()) {
 	return end
 }
 
-// proveDead dials a standby that has ended its connection, until fresh dials in sequence
-// were refused, or one was not.
-func (f *Finder) proveDead(ctx context.Context, addr netip.AddrPort) bool {
-	e := succession.Evidence{Ended: true, Direct: true}
-	for tries := 0; tries < 2*succession.Dials && ctx.Err() == nil; tries++ {
-		dctx, cancel := context.WithTimeout(ctx, evidencePatience)
-		conn, err := f.network.dial(dctx, addr)
-		cancel()
-		dial := dialOf(err)
-		if err == nil {
-			conn.Close()
-			dial = succession.DialBroken
-		}
-		if dial == succession.DialSilent {
-			return false
-		}
-		e.Observe(dial)
-		if e.Proves() {
-			return true
-		}
-		f.network.sleep(ctx, succession.DialEvery)
-	}
-	return false
-}
-
 // serveLiveness serves one connection to a standby until it ends, or is silent; heard is called with each
-// message of the standby.
-func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) error {
+// message of the standby. It reports whether there was any.
+func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) (opened bool, err error) {
 	patience := dialTimeout
 	if f.HasVoters() {
 		patience = min(patience, f.askPatience())
@@ -168,24 +125,18 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	dctx, cancel := context.WithTimeout(ctx, patience)
 	raw, err := f.network.dial(dctx, addr)
 	cancel()
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED): // before the first connection that proves nothing
-		return fmt.Errorf("%w: %w", errNoLiveness, err)
-	case err != nil:
-		return errNoLiveness
+	if err != nil {
+		return false, err
 	}
 	own := f.group.Liveness()
 	own.Ask = true
 	conn, err := f.greet(ctx, raw, own)
-	if err != nil && f.group.WasOpen(link) {
-		return err // a process that was stopped takes connections, and its death ends them
-	}
 	if err != nil {
-		return errNoLiveness
+		return false, err
 	}
-	opened, err := f.group.Serve(link, conn, func(said wire.Liveness) error {
+	return f.group.Serve(link, conn, func(said wire.Liveness) error {
 		if f.group.Stranger(link, said) {
-			return errNoLiveness
+			return errStranger
 		}
 		return nil
 	}, func(said wire.Liveness, superseded bool) {
@@ -194,14 +145,10 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 		}
 		heard()
 	})
-	if !opened && !f.group.WasOpen(link) {
-		return errNoLiveness
-	}
-	return err
 }
 
-// errNoLiveness is why there is no connection to a standby.
-var errNoLiveness = errors.New("no liveness connection")
+// errStranger is why the process at a standby's address is none.
+var errStranger = errors.New("a process of another group answers")
 
 // stepDown makes the server of this process wait, if it hosts.
 func (f *Finder) stepDown(to wire.Redirect, why string) {

@@ -289,23 +289,6 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 	return nil, true, ctx.Err()
 }
 
-// proveLater continues to prove that the host before is dead, where this node votes and has followed
-// another before it knew: should that one die, too, its vote has to count without the first.
-func (s *search) proveLater() {
-	f := s.f
-	switch {
-	case f.group == nil || !f.group.Votes() || !s.evidence.Ended || !s.evidence.Direct || s.orderly:
-	case s.evidence.Proves():
-		f.group.Proven(s.last.HostNode)
-	default:
-		f.helpers.Go(func() {
-			if f.proveDead(f.life, s.addr) {
-				f.group.Proven(s.last.HostNode)
-			}
-		})
-	}
-}
-
 // tellCandidate logs that this node votes, and campaigns.
 func (s *search) tellCandidate() {
 	text := "the host seems dead from here, and this node is a candidate"

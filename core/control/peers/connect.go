@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
 	"rallypoint/core/control/standby"
@@ -14,7 +13,6 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
-	"rallypoint/core/succession"
 	"rallypoint/internal/backoff"
 )
 
@@ -29,11 +27,10 @@ const (
 // errStranger is of a server that is not the one of its address.
 var errStranger = errors.New("another server answers")
 
-// keep keeps a connection to a peer, until the end.
+// keep keeps a connection to a peer, until the end, and proves the death of a process that has ended one.
 func (p *Peers) keep(name string, at params.HostPort) {
 	var link *standby.Link
-	var last netip.AddrPort     // that link is to
-	var end succession.Evidence // of its last connection
+	var last netip.AddrPort // that link is to
 	defer func() {
 		if link != nil {
 			p.Group.Drop(link)
@@ -45,9 +42,9 @@ func (p *Peers) keep(name string, at params.HostPort) {
 				if link != nil {
 					p.Group.Drop(link)
 				}
-				link, last, end = p.Group.Dial(name), addr, succession.Evidence{}
+				link, last = p.Group.Dial(name), addr
 			}
-			if p.stay(name, addr, link, &end) {
+			if p.stay(name, addr, link) {
 				break
 			}
 		}
@@ -55,45 +52,18 @@ func (p *Peers) keep(name string, at params.HostPort) {
 	}
 }
 
-// stay connects to a peer, and again at once whenever the peer's side has ended the connection.
-// Then new dials to its address prove its death, or reach the process in its place. end describes
-// the end of the last connection. stay reports whether there was a connection.
-func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link, end *succession.Evidence) (opened bool) {
-	for tries := 0; p.life.Err() == nil && tries < 2*succession.Dials; tries++ {
+// stay connects to a peer, and again as long as that completes the proof of its death, or reaches the process in its
+// place. It reports whether there was a connection.
+func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link) (opened bool) {
+	for p.life.Err() == nil {
 		p.Group.Redial(link)
-		raw, err := p.dial(addr)
-		answered := false
-		if err == nil {
-			answered, err = p.serve(name, addr, link, raw)
+		answered, err := p.serve(name, addr, link)
+		opened = opened || answered
+		pause, soon := p.Group.Attempted(link, answered, err)
+		if !soon {
+			break
 		}
-		if answered {
-			p.Group.Ended(link, succession.Unconnected)
-			*end = succession.Evidence{}
-		}
-		if answered && store.EndedByPeer(err) || link.EndedByPeer() { // the one that was silent
-			p.Group.EndedByPeer(link)
-			opened, tries, *end = true, 0, succession.Evidence{Ended: true, Direct: true}
-			continue
-		}
-		switch {
-		case answered:
-			return true
-		case !end.Ended:
-			return false
-		case errors.Is(err, syscall.ECONNREFUSED):
-			end.Observe(succession.DialRefused)
-		case store.EndedByPeer(err): // the listener outlives the connections by some milliseconds
-			end.Observe(succession.DialBroken)
-		default:
-			end.Observe(succession.DialSilent)
-			return opened
-		}
-		if end.Proves() {
-			*end = succession.Evidence{}
-			p.Group.Ended(link, succession.Dead)
-			return true
-		}
-		backoff.Sleep(p.life, succession.DialEvery)
+		backoff.Sleep(p.life, pause)
 	}
 	return opened
 }
@@ -115,15 +85,15 @@ func (p *Peers) resolve(at params.HostPort) (list []netip.AddrPort) {
 	return list
 }
 
-func (p *Peers) dial(addr netip.AddrPort) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(p.life, min(dialPatience, max(p.Lease/10, 200*time.Millisecond)))
-	defer cancel()
-	return wire.Dial(ctx, addr.String())
-}
-
-// serve greets a peer on a new connection, and serves that until it ends. It reports whether the peer
+// serve connects to a peer, greets it, and serves the connection until it ends. It reports whether the peer
 // has answered.
-func (p *Peers) serve(name string, addr netip.AddrPort, link *standby.Link, raw net.Conn) (answered bool, err error) {
+func (p *Peers) serve(name string, addr netip.AddrPort, link *standby.Link) (answered bool, err error) {
+	ctx, cancel := context.WithTimeout(p.life, min(dialPatience, max(p.Lease/10, 200*time.Millisecond)))
+	raw, err := wire.Dial(ctx, addr.String())
+	cancel()
+	if err != nil {
+		return false, err
+	}
 	own := p.Group.Liveness()
 	own.Ask = true
 	var said wire.Liveness

@@ -1,12 +1,15 @@
 package standby
 
 import (
+	"errors"
 	"maps"
 	"slices"
+	"syscall"
 	"time"
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/raft"
+	"rallypoint/core/store"
 	"rallypoint/core/succession"
 )
 
@@ -35,7 +38,9 @@ type Link struct {
 	state   succession.State
 	term    uint64
 	target  wire.Redirect
-	silent  silentConn // of the goroutine that serves the link
+	silent  silentConn          // of the goroutine that serves the link
+	end     succession.Evidence // that the process is dead whose side has ended the last connection
+	tries   int                 // that may follow at once to complete it
 }
 
 // anyLink returns one that is so; nil if none is.
@@ -85,24 +90,56 @@ func (g *Group) Opened(l *Link, out Outbox) {
 	g.tellLocked() // of this connection; and what this side knows may have changed since it was opened
 }
 
-// WasOpen reports whether the other side has spoken on a connection of this link.
-func (g *Group) WasOpen(l *Link) bool {
+// Attempted notes how an attempt to reach the other side has ended; opened tells that something came on the
+// connection. Once that side has ended one, fresh dials that are refused prove that its process is dead. The result is
+// the pause before the next attempt; false: the caller's own.
+func (g *Group) Attempted(l *Link, opened bool, err error) (pause time.Duration, soon bool) {
+	byPeer := store.EndedByPeer(err)
+	silentEnded := l.silent.endedByPeer()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return l.spoke
-}
-
-// Refused notes whether the last dial was refused. Where the other side has spoken before, nothing listens now.
-func (g *Group) Refused(l *Link, refused bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	if l.spoke && l.state != succession.Dead && !l.end.Ended {
+		opened = opened || byPeer // a process that was stopped takes connections, and its death ends them
+	}
+	refused := errors.Is(err, syscall.ECONNREFUSED)
 	l.refuses = refused && l.spoke
+	switch ended := opened && byPeer || silentEnded; {
+	case ended:
+		if l.end.Ended { // it lets this process in, and ends the connection at once
+			pause = succession.DialEvery
+		}
+		g.endedLocked(l, succession.Unconnected)
+		l.end, l.tries = succession.Evidence{Ended: true, Direct: true}, 2*succession.Dials
+		if l.voter != 0 && l.voter == g.vote.node.Leader() {
+			g.vote.node.LeaderEnded(g.vote.now())
+		}
+		return pause, true
+	case opened:
+		g.endedLocked(l, succession.Unconnected)
+		l.end = succession.Evidence{}
+		return 0, false
+	case !l.end.Ended:
+		return 0, false
+	case refused:
+		l.end.Observe(succession.DialRefused)
+	case byPeer: // the listener outlives the connections by some milliseconds
+		l.end.Observe(succession.DialBroken)
+	default:
+		l.end.Observe(succession.DialSilent)
+		l.tries = 2 * succession.Dials
+		return 0, false
+	}
+	if l.end.Proves() {
+		l.end = succession.Evidence{}
+		g.endedLocked(l, succession.Dead)
+		return 0, false
+	}
+	l.tries--
+	return succession.DialEvery, l.tries > 0
 }
 
-// Ended notes that the connection is gone.
-func (g *Group) Ended(l *Link, state succession.State) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// endedLocked notes that the connection is gone.
+func (g *Group) endedLocked(l *Link, state succession.State) {
 	l.out, l.state = nil, state
 	g.vote.node.Parted(l.voter, g.vote.now())
 	if state == succession.Dead && len(g.died) < maxLinks {

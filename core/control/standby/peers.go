@@ -175,15 +175,6 @@ func (p *Peers) heardLocked(l *Link, said wire.Liveness) (voter raft.Voter, supe
 	return voter, false
 }
 
-// EndedByPeer notes that the other side has ended a connection.
-func (p *Peers) EndedByPeer(l *Link) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if l.voter != 0 && l.voter == p.vote.node.Leader() {
-		p.vote.node.LeaderEnded(p.vote.now())
-	}
-}
-
 // linkTo returns an open connection to a peer, one that was opened from here if there is one.
 func (p *Peers) linkTo(node string) (best *Link) {
 	for l := range p.links {

@@ -215,7 +215,7 @@ func TestSilentVoterIsNoContact(t *testing.T) {
 	pass(g, lease/4)
 	for _, l := range []*Link{b, c} {
 		g.Ended(l, succession.Unconnected)
-		g.Refused(l, true)
+		l.refuses = true
 		pass(g, g.Beat())
 	}
 	if _, patience := g.Stranded(); patience != succession.GiveUp*lease {
@@ -255,14 +255,14 @@ func TestDeserted(t *testing.T) {
 		{"both are silent", func() {
 			g.Ended(b, succession.Unconnected)
 			g.Ended(c, succession.Unconnected)
-			g.Refused(never, true)
+			never.refuses = true
 			pass(g, 6*lease)
 		}, false},
-		{"one is gone", func() { g.Refused(b, true); pass(g, 6*lease) }, false},
-		{"both are gone, for less than half a lease", func() { g.Refused(c, true); pass(g, lease/2-g.Beat()) }, false},
-		{"one is silent again", func() { g.Refused(c, false); pass(g, lease) }, false},
+		{"one is gone", func() { b.refuses = true; pass(g, 6*lease) }, false},
+		{"both are gone, for less than half a lease", func() { c.refuses = true; pass(g, lease/2-g.Beat()) }, false},
+		{"one is silent again", func() { c.refuses = false; pass(g, lease) }, false},
 		{"this process was stopped", func() {
-			g.Refused(c, true)
+			c.refuses = true
 			pass(g, lease/4)
 			g.vote.origin -= time.Minute
 			pass(g, lease/2)

@@ -16,7 +16,7 @@ import (
 const maxUnsent = 4 * wire.MaxFrame
 
 // Serve serves a connection that was opened for a link, until it ends or nothing comes on it any more: then it is
-// kept, for EndedByPeer. check looks at each message of the other side before it counts; an error ends
+// kept, for Attempted. check looks at each message of the other side before it counts; an error ends
 // the connection. heard is called after it. The result tells whether a message has counted.
 func (g *Group) Serve(l *Link, conn *wire.Call, check func(wire.Liveness) error, heard func(said wire.Liveness, superseded bool)) (opened bool, err error) {
 	out := wire.NewOutbox(conn, maxUnsent, nil, nil)
@@ -84,10 +84,6 @@ func (g *Group) awaitFrame(l *Link, conn *wire.Call) (silent bool) {
 	}
 }
 
-// EndedByPeer reports, once, whether the other side has ended the connection that Serve has kept. It is for the
-// goroutine that serves the link.
-func (l *Link) EndedByPeer() bool { return l.silent.endedByPeer() }
-
 // silentConn is a connection that has been silent for too long. It is kept while others are
 // attempted, since only the end of an established connection proves a death.
 type silentConn struct {
@@ -106,6 +102,7 @@ func (s *silentConn) keep(conn *wire.Call) {
 	}()
 }
 
+// endedByPeer reports, once, whether the other side has ended it.
 func (s *silentConn) endedByPeer() bool {
 	select {
 	case err := <-s.ended:

@@ -2,9 +2,12 @@ package standby
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -574,5 +577,42 @@ func TestDesertedHostIsElectedAgain(t *testing.T) {
 	}
 	if _, leads := voters.nodes["b"].Leads(); !leads && g.Elected() == 0 {
 		t.Error("nobody is elected, though two of three voters are connected")
+	}
+}
+
+// TestAttempted: three dials that are refused in a row prove that a process is dead whose side has ended its last
+// connection, however many others have failed before.
+func TestAttempted(t *testing.T) {
+	type attempt struct {
+		opened bool
+		err    error
+	}
+	const refused, reset, silent = syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ETIMEDOUT
+	ended := attempt{true, io.EOF}
+	for what, c := range map[string]struct {
+		attempts []attempt
+		dead     bool
+	}{
+		"refused from the beginning":     {[]attempt{{false, refused}, {false, refused}, {false, refused}}, false},
+		"ended here":                     {[]attempt{{true, net.ErrClosed}, {false, refused}, {false, refused}, {false, refused}}, false},
+		"refused twice":                  {[]attempt{ended, {false, refused}, {false, refused}}, false},
+		"refused three times":            {[]attempt{ended, {false, refused}, {false, refused}, {false, refused}}, true},
+		"the listener outlives it":       {[]attempt{ended, {false, refused}, {false, refused}, {false, reset}, {false, refused}}, false},
+		"twice before a cut":             {[]attempt{ended, {false, refused}, {false, refused}, {false, silent}, {false, refused}}, false},
+		"cut off for a while":            {[]attempt{ended, {false, refused}, {false, silent}, {false, refused}, {false, refused}, {false, refused}}, true},
+		"another connection stands":      {[]attempt{ended, {false, refused}, {true, net.ErrClosed}, {false, refused}, {false, refused}, {false, refused}}, false},
+		"ended before a second had word": {[]attempt{{true, net.ErrClosed}, {false, reset}, {false, refused}, {false, refused}, {false, refused}}, true},
+	} {
+		g := standing(t)
+		l := linkTo(g, "a")
+		for i, a := range c.attempts {
+			pause, soon := g.Attempted(l, a.opened, a.err)
+			if last := i == len(c.attempts)-1; !last && a.err == refused && l.end.Ended && (!soon || pause != succession.DialEvery) {
+				t.Errorf("%s: the next attempt is after %s, soon %v", what, pause, soon)
+			}
+		}
+		if died := g.Died(); slices.Contains(died, "a") != c.dead {
+			t.Errorf("%s: %v died", what, died)
+		}
 	}
 }

@@ -74,6 +74,13 @@ func (o *others) lead(t *testing.T, node string, term uint64, value []byte, also
 	}
 }
 
+// Ended notes that a connection is gone, without attempts to open another one.
+func (g *Group) Ended(l *Link, state succession.State) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.endedLocked(l, state)
+}
+
 // pass lets time pass in which this process runs.
 func pass(g *Group, d time.Duration) {
 	for ; d > 0; d -= g.Beat() {
