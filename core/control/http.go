@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strings"
 
-	"rallypoint/core/control/statuspage"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/params"
 	"rallypoint/core/peer"
@@ -43,8 +42,8 @@ func newPages(s *Server) http.Handler {
 	mux.HandleFunc("GET /metrics", p.metrics)
 	mux.HandleFunc("/", notFound)
 	mux.HandleFunc("GET /{$}", p.atHost(func(w http.ResponseWriter, r *http.Request) {
-		if statuspage.Wanted(r) {
-			statuspage.Serve(w)
+		if wantsPage(r) {
+			servePage(w)
 			return
 		}
 		w.Header().Set("Vary", "Accept")

@@ -1,6 +1,4 @@
-// Package statuspage is the status page of a control plane: one static document that reads
-// /status from where it came and nothing else.
-package statuspage
+package control
 
 import (
 	"bytes"
@@ -14,12 +12,14 @@ import (
 	"rallypoint/internal/httpport"
 )
 
+// document is the page that a browser shows of /status: static, and it reads that from where it came, and nothing else.
+//
 //go:embed status.html
 var document []byte
 
-// policy is the Content-Security-Policy of the page: its own script and style by their
+// pagePolicy is the Content-Security-Policy of the page: its own script and style by their
 // hashes, requests to its own origin, and no string that becomes markup.
-var policy = sync.OnceValue(func() string {
+var pagePolicy = sync.OnceValue(func() string {
 	return strings.Join([]string{
 		"default-src 'none'",
 		"script-src " + hashOf("script"),
@@ -42,16 +42,16 @@ func hashOf(element string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// Wanted reports whether a request asks for a page and not for text: a browser that
+// wantsPage reports whether a request asks for a page and not for text: a browser that
 // follows a link says text/html, curl and scrapers do not.
-func Wanted(r *http.Request) bool {
+func wantsPage(r *http.Request) bool {
 	return strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "text/html")
 }
 
-// Serve answers with the page.
-func Serve(w http.ResponseWriter) {
+// servePage answers with the page.
+func servePage(w http.ResponseWriter) {
 	h := w.Header()
-	h.Set("Content-Security-Policy", policy())
+	h.Set("Content-Security-Policy", pagePolicy())
 	h.Set("Vary", "Accept")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "no-referrer")
