@@ -115,22 +115,12 @@ func (a Admin) AskLeaders(ctx context.Context) (raw []byte, st control.Status, e
 		}
 	}
 	slices.SortStableFunc(st.Runs, func(a, b control.RunStatus) int { // those with nodes first
-		return min(1, present(&b)) - min(1, present(&a))
+		return min(1, b.Present()) - min(1, a.Present())
 	})
 	st.Place, st.RunsTotal = a.place().shown(), len(st.Runs)
 	st.Runs = st.Runs[:min(len(st.Runs), control.MaxStatusRuns)]
 	raw, err = json.Marshal(st)
 	return raw, st, err
-}
-
-func present(r *control.RunStatus) (n int) {
-	n = len(r.Waiting) + len(r.Idle)
-	for _, m := range r.Members {
-		if m.Alive {
-			n++
-		}
-	}
-	return n
 }
 
 // described is the status of a run without a leader.

@@ -156,6 +156,27 @@ func (r *RunStatus) AllNodes() iter.Seq2[*rendezvous.NodeStatus, *ConnectionStat
 	}
 }
 
+// Present counts the nodes that are here.
+func (r *RunStatus) Present() int {
+	n := len(r.Idle)
+	for _, m := range r.Members {
+		if m.Alive || m.LeaseAgeS != nil { // an older control plane says the latter only
+			n++
+		}
+	}
+	return n + r.Newcomers()
+}
+
+// Newcomers counts the waiting nodes that are not members.
+func (r *RunStatus) Newcomers() (n int) {
+	for _, w := range r.Waiting {
+		if w.Role != rendezvous.RoleMember {
+			n++
+		}
+	}
+	return n
+}
+
 // shorten leaves out the lists with an entry for each node, if brief; the counts stay.
 func (s *Status) shorten(brief bool) {
 	for i := range s.Runs {

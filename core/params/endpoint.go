@@ -2,6 +2,7 @@ package params
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"net"
@@ -25,6 +26,25 @@ type HostPort struct {
 }
 
 func (hp HostPort) String() string { return net.JoinHostPort(hp.Host, strconv.Itoa(hp.Port)) }
+
+// Addrs returns the addresses there, of a name by resolve: IPv4 first, each family in order, so that all nodes try the
+// same ones in the same order.
+func (hp HostPort) Addrs(ctx context.Context, resolve func(context.Context, string) ([]netip.Addr, error)) (addrs []netip.AddrPort, err error) {
+	var found []netip.Addr
+	if addr, wrong := netip.ParseAddr(hp.Host); wrong == nil {
+		found = []netip.Addr{addr}
+	} else if found, err = resolve(ctx, hp.Host); err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%q has no address", hp.Host)
+	}
+	for _, a := range found {
+		addrs = append(addrs, netip.AddrPortFrom(a.Unmap(), uint16(hp.Port)))
+	}
+	slices.SortFunc(addrs, netip.AddrPort.Compare)
+	return slices.Compact(addrs), nil
+}
 
 // Servers are where a control plane is looked for: one place, or servers that succeed each other
 // (docs/decisions/0151).

@@ -82,7 +82,7 @@ func (f *Finder) resolve(ctx context.Context) error {
 	answers := make([]answer, len(servers))
 	var asking sync.WaitGroup
 	for i, at := range servers {
-		asking.Go(func() { answers[i].addrs, answers[i].err = f.network.lookup(ctx, at) })
+		asking.Go(func() { answers[i].addrs, answers[i].err = at.Addrs(ctx, f.network.resolve) })
 	}
 	asking.Wait()
 	s.resolved = time.Now()

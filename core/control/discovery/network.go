@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"time"
 
 	"rallypoint/core/control/wire"
-	"rallypoint/core/params"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
 )
@@ -27,13 +25,11 @@ type network struct {
 
 func systemNetwork() network {
 	return network{
-		resolve: func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		},
-		locals: host.Addrs,
-		dial:   func(ctx context.Context, to netip.AddrPort) (net.Conn, error) { return wire.Dial(ctx, to.String()) },
-		listen: wire.Listen,
-		now:    time.Now,
+		resolve: wire.Resolve,
+		locals:  host.Addrs,
+		dial:    func(ctx context.Context, to netip.AddrPort) (net.Conn, error) { return wire.Dial(ctx, to.String()) },
+		listen:  wire.Listen,
+		now:     time.Now,
 		timer: func(d time.Duration) (<-chan time.Time, func()) {
 			t := time.NewTimer(d)
 			return t.C, func() { t.Stop() }
@@ -59,25 +55,6 @@ func (n network) await(ctx context.Context, changed <-chan struct{}, d time.Dura
 }
 
 func (n network) since(t time.Time) time.Duration { return n.now().Sub(t) }
-
-// lookup resolves a place: IPv4 first, each family in order, so that all nodes
-// try the same addresses in the same order.
-func (n network) lookup(ctx context.Context, at params.HostPort) (addrs []netip.AddrPort, err error) {
-	var found []netip.Addr
-	if addr, wrong := netip.ParseAddr(at.Host); wrong == nil {
-		found = []netip.Addr{addr}
-	} else if found, err = n.resolve(ctx, at.Host); err != nil {
-		return nil, err
-	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("%q has no address", at.Host)
-	}
-	for _, a := range found {
-		addrs = append(addrs, netip.AddrPortFrom(a.Unmap(), uint16(at.Port)))
-	}
-	slices.SortFunc(addrs, netip.AddrPort.Compare)
-	return slices.Compact(addrs), nil
-}
 
 // Dialing several addresses: the next one is tried when the one before has failed
 // or not answered for dialStagger; all together get dialTimeout.

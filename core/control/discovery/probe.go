@@ -69,7 +69,7 @@ func (p *prober) run(ctx context.Context) {
 	defer p.wg.Wait()
 	p.begun = p.f.network.now()
 	for ctx.Err() == nil {
-		addrs, _ := p.f.network.lookup(ctx, p.at) // a name that is not known now is looked up again
+		addrs, _ := p.at.Addrs(ctx, p.f.network.resolve) // a name that is not known now is looked up again
 		for _, a := range append(addrs, p.f.group.Passed()...) {
 			p.look(ctx, a)
 		}

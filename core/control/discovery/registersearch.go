@@ -206,7 +206,7 @@ func (s *registerSearch) succeeded(l *Conn) {
 func (f *RegisterFinder) dial(ctx context.Context, r *register.Record) (*Conn, succession.Dial, error) {
 	host, port, _ := net.SplitHostPort(r.Addr)
 	number, _ := strconv.ParseUint(port, 10, 16)
-	to, err := f.network.lookup(ctx, params.HostPort{Host: host, Port: int(number)})
+	to, err := params.HostPort{Host: host, Port: int(number)}.Addrs(ctx, f.network.resolve)
 	if err != nil {
 		return nil, succession.DialSilent, err
 	}

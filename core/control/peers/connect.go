@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"time"
 
@@ -69,20 +68,11 @@ func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link) (open
 }
 
 // resolve returns the addresses of a peer, none if they are not known.
-func (p *Peers) resolve(at params.HostPort) (list []netip.AddrPort) {
-	if addr, err := netip.ParseAddr(at.Host); err == nil {
-		return []netip.AddrPort{netip.AddrPortFrom(addr.Unmap(), uint16(at.Port))}
-	}
+func (p *Peers) resolve(at params.HostPort) []netip.AddrPort {
 	ctx, cancel := context.WithTimeout(p.life, resolvePatience)
 	defer cancel()
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", at.Host)
-	if err != nil {
-		return nil
-	}
-	for _, a := range addrs {
-		list = append(list, netip.AddrPortFrom(a.Unmap(), uint16(at.Port)))
-	}
-	return list
+	addrs, _ := at.Addrs(ctx, wire.Resolve)
+	return addrs
 }
 
 // serve connects to a peer, greets it, and serves the connection until it ends. It reports whether the peer

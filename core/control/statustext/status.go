@@ -158,8 +158,8 @@ func renderRuns(b *strings.Builder, st *control.Status, term Terminal) {
 	for i := range st.Runs {
 		r := &st.Runs[i]
 		phase, style := shownState(r)
-		t.Add(style, cut(printable.Text(r.RunID), term.Most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(present(r)), rangeText(rendezvous.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
-			blankZero(waitingCount(r)), headline(r, term))
+		t.Add(style, cut(printable.Text(r.RunID), term.Most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(r.Present()), rangeText(rendezvous.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
+			blankZero(r.Newcomers()), headline(r, term))
 	}
 	t.StyledColumn = 1
 	t.Write(b, term)
@@ -198,7 +198,7 @@ func renderRun(b *strings.Builder, r *control.RunStatus, called Names, now time.
 		}
 		head = append(head, text)
 	}
-	here, nodes := present(r), "nodes"
+	here, nodes := r.Present(), "nodes"
 	if r.Nodes.Max == 1 {
 		nodes = "node"
 	}
@@ -539,28 +539,6 @@ func rangeText(n rendezvous.NodeRange) string {
 		return fmt.Sprintf("%d to %d (target %d)", n.Min, n.Max, n.Target)
 	}
 	return fmt.Sprintf("%d to %d", n.Min, n.Max)
-}
-
-// present counts the nodes that are here.
-func present(r *control.RunStatus) int {
-	n := len(r.Idle)
-	for _, m := range r.Members {
-		if m.Alive || m.LeaseAgeS != nil { // an older control plane says the latter only
-			n++
-		}
-	}
-	return n + waitingCount(r)
-}
-
-// waitingCount counts the waiting nodes that are not members.
-func waitingCount(r *control.RunStatus) int {
-	n := 0
-	for _, w := range r.Waiting {
-		if w.Role != rendezvous.RoleMember {
-			n++
-		}
-	}
-	return n
 }
 
 // shownState is the state of a run, and how it is shown. An older server tells the phase alone.

@@ -139,6 +139,11 @@ func sendAgainSteadily(_, _ string, socket syscall.RawConn) error {
 	})
 }
 
+// Resolve returns the addresses of a name.
+func Resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+}
+
 // Dial connects to a control plane at "host:port".
 func Dial(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{KeepAlive: NoKeepAlive, Control: sendAgainSteadily}
