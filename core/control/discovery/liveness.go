@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"sync"
 	"time"
 
 	"rallypoint/core/control/standby"
@@ -57,7 +56,7 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 		return
 	}
 	for ctx.Err() == nil {
-		opened, err := f.serveLiveness(ctx, addr, link, func() {})
+		opened, err := f.serveLiveness(ctx, addr, link)
 		pause, soon := f.group.Attempted(link, opened, err)
 		if !soon {
 			pause = f.redial()
@@ -75,49 +74,8 @@ func (f *Finder) redial() time.Duration {
 	return redialLiveness
 }
 
-// lookPatience bounds the last look at the other standbys before a takeover.
-const lookPatience = 300 * time.Millisecond
-
-// look asks once, of all standbys without a connection, who hosts: one of them may have taken
-// over while this process was stopped. The returned function closes the connections.
-func (f *Finder) look(ctx context.Context) (end func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	all := f.group.Unlinked()
-	heard := make(chan struct{}, len(all))
-	for _, s := range all {
-		addr, err := netip.ParseAddrPort(s.Addr)
-		if err != nil {
-			heard <- struct{}{}
-			continue
-		}
-		wg.Go(func() {
-			link := f.group.Dial(s.Node)
-			defer f.group.Drop(link)
-			told := sync.OnceFunc(func() { heard <- struct{}{} })
-			defer told()
-			_, _ = f.serveLiveness(ctx, addr, link, told)
-		})
-	}
-	end = func() {
-		cancel()
-		wg.Wait()
-	}
-	patience, stop := f.network.timer(lookPatience)
-	defer stop()
-	for range all {
-		select {
-		case <-heard:
-		case <-patience:
-			return end
-		}
-	}
-	return end
-}
-
-// serveLiveness serves one connection to a standby until it ends, or is silent; heard is called with each
-// message of the standby. It reports whether there was any.
-func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) (opened bool, err error) {
+// serveLiveness serves one connection to a standby until it ends, or is silent. It reports whether anything came on it.
+func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link) (opened bool, err error) {
 	patience := dialTimeout
 	if f.HasVoters() {
 		patience = min(patience, f.askPatience())
@@ -143,7 +101,6 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 		if superseded {
 			f.stepDown(said.Target, "node "+said.Node+" hosts in a later term")
 		}
-		heard()
 	})
 }
 

@@ -26,6 +26,8 @@ const (
 	// recheck is how often a waiting standby, and a node whose servers are silent, dials the host
 	// again.
 	recheck = 200 * time.Millisecond
+	// lookPatience bounds the last look at the other standbys before a takeover.
+	lookPatience = 300 * time.Millisecond
 	// askEvery is how often a standby that waits for voters asks all servers, and the endpoint.
 	askEvery = time.Second
 	// silenceEvery is how often the silence of the host is logged.
@@ -53,8 +55,7 @@ type search struct {
 	told     string         // why no takeover follows, as it was logged last
 	silent   time.Time      // when the log told last that the host is silent
 	first    bool
-	hostErr  error  // how the last hello to the host that is gone has ended
-	unlook   func() // ends what look has opened; nil: it was not called
+	hostErr  error // how the last hello to the host that is gone has ended
 
 	patience time.Duration // for how long those that were asked last hold this node up: see heldUpBy
 	refused  time.Time     // since then nobody does for good; zero: somebody does
@@ -209,12 +210,7 @@ func (s *search) attempt(ctx context.Context) (*Conn, error) {
 			return l, nil
 		}
 	}
-	l, decided, err := s.succeed(ctx)
-	if s.unlook != nil {
-		s.unlook()
-		s.unlook = nil
-	}
-	if decided {
+	if l, decided, err := s.succeed(ctx); decided {
 		return l, err
 	}
 	return s.askAll(ctx)
@@ -225,7 +221,7 @@ func (s *search) attempt(ctx context.Context) (*Conn, error) {
 // cannot tell, or waits for voters, and the others of the job may have founded another group.
 func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error) {
 	f := s.f
-	begun := f.network.now()
+	begun, looked := f.network.now(), false
 	for ctx.Err() == nil {
 		waited := time.Duration(0)
 		if !s.proven.IsZero() {
@@ -243,8 +239,13 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 		}
 		switch d := succession.Decide(v); d.Act {
 		case succession.TakeOver:
-			if s.unlook == nil {
-				s.unlook = f.look(ctx)
+			if !looked { // one of them may have taken over while this process was stopped
+				looked = true
+				if to := f.accept(f.askStandbys(lookPatience, s.last, s.addr)); to.IsValid() {
+					if l, err = s.race(ctx, []netip.AddrPort{to}); l != nil || isRefusal(err) {
+						return l, true, err
+					}
+				}
 				continue
 			}
 			l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)

@@ -89,20 +89,23 @@ func (f *Finder) LookElsewhere(l *Conn) {
 	}
 	f.looking = true
 	f.helpers.Go(func() {
-		f.askStandbys(l)
+		if to := f.askStandbys(f.askPatience(), l.Welcome, l.Addr); to.Host != "" {
+			f.leave(l, &wire.Redirected{To: to})
+		}
 		f.mu.Lock()
 		f.looking = false
 		f.mu.Unlock()
 	})
 }
 
-// askStandbys asks all of them at once.
-func (f *Finder) askStandbys(l *Conn) {
-	ctx, cancel := context.WithTimeout(f.life, f.askPatience())
+// askStandbys asks all of them at once who hosts, and returns the first answer that names a host of a later term than a
+// connection's.
+func (f *Finder) askStandbys(patience time.Duration, w wire.Welcome, host netip.AddrPort) (to wire.Redirect) {
+	ctx, cancel := context.WithTimeout(f.life, patience)
 	defer cancel()
 	var addrs []netip.AddrPort
 	for _, text := range f.group.Current().Servers {
-		if addr, err := netip.ParseAddrPort(text); err == nil && addr != l.Addr && text != f.group.Self() && !slices.Contains(addrs, addr) {
+		if addr, err := netip.ParseAddrPort(text); err == nil && addr != host && text != f.group.Self() && !slices.Contains(addrs, addr) {
 			addrs = append(addrs, addr)
 		}
 	}
@@ -111,12 +114,12 @@ func (f *Finder) askStandbys(l *Conn) {
 		go func() { answers <- f.whoHosts(ctx, addr) }()
 	}
 	for range addrs {
-		to := <-answers
-		if to.Host != "" && to.Group == l.Welcome.Group && to.Term > l.Welcome.Term && succession.Believable(to.Term) {
-			f.leave(l, &wire.Redirected{To: to})
-			cancel()
+		if said := <-answers; to.Host == "" && said.Host != "" && said.Group == w.Group && said.Term > w.Term && succession.Believable(said.Term) {
+			to = said
+			cancel() // the others end, too
 		}
 	}
+	return to
 }
 
 // askPatience is how long one standby may take to say who hosts.

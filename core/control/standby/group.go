@@ -313,19 +313,6 @@ func (g *Group) Newer(group string, term uint64) string {
 	return g.target.Host
 }
 
-// Unlinked returns the other standbys to and from which there is no connection.
-func (g *Group) Unlinked() (list []wire.StandbyNode) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, s := range g.list {
-		linked := func(l *Link) bool { return l.node == s.Node && (l.out != nil || l.state == succession.Dead) }
-		if s.Node != g.node && g.anyLink(linked) == nil {
-			list = append(list, s)
-		}
-	}
-	return list
-}
-
 // Hosting reports whether the server here hosts.
 func (g *Group) Hosting() bool {
 	g.mu.Lock()
