@@ -13,9 +13,8 @@ import (
 
 // LogLine is a line of a stream, fit for a terminal.
 type LogLine struct {
-	Ranks  []int // several: they write into one file
-	Stream string
-	Text   string
+	Ranks []int // several: they write into one file
+	Text  string
 }
 
 // FollowLogs delivers the output of the workers of a run's round, of one rank or LogsAll, from
@@ -50,7 +49,7 @@ func FollowLogs(ctx context.Context, run *control.RunStatus, token *secret.Token
 			key := fmt.Sprint(p.Ranks, p.Stream)
 			c := followed[key]
 			if c == nil {
-				c = &lineCutter{ranks: p.Ranks, stream: p.Stream}
+				c = &lineCutter{ranks: p.Ranks}
 				followed[key] = c
 			}
 			c.take(p, show)
@@ -60,14 +59,13 @@ func FollowLogs(ctx context.Context, run *control.RunStatus, token *secret.Token
 
 type lineCutter struct {
 	ranks   []int
-	stream  string
 	begun   bool
 	next    int64  // offset of what comes next
 	partial []byte // of a line that has begun
 }
 
 func (c *lineCutter) take(p logs.Part, show func(LogLine)) {
-	line := func(text string) { show(LogLine{c.ranks, c.stream, text}) }
+	line := func(text string) { show(LogLine{c.ranks, text}) }
 	text := p.Text
 	switch {
 	case p.Why != "":
@@ -95,7 +93,7 @@ func (c *lineCutter) take(p logs.Part, show func(LogLine)) {
 
 func (c *lineCutter) flush(show func(LogLine)) {
 	if len(c.partial) > 0 {
-		show(LogLine{c.ranks, c.stream, logs.Text(c.partial)})
+		show(LogLine{c.ranks, logs.Text(c.partial)})
 		c.partial = nil
 	}
 }

@@ -23,7 +23,7 @@ func NewStreams(stdout, stderr io.Writer) *Streams {
 }
 
 // Flush flushes both.
-func (s *Streams) Flush() bool { return FlushAll(s.Out, s.Err) }
+func (s *Streams) Flush() { FlushAll(s.Out, s.Err) }
 
 // Report is Queue.Report of both.
 func (s *Streams) Report(f func(text string)) {
