@@ -98,12 +98,12 @@ func TestLookUp(t *testing.T) {
 }
 
 func TestParseStat(t *testing.T) {
-	stat, ok := parseStat([]byte("12 (a) b (c)) S 3 4 5 0"))
+	stat, ok := parseStat(statFields("12 (a) b (c)) S 3 4 5 0"))
 	if want := (procStat{'S', 3, 4, 5}); !ok || stat != want {
 		t.Errorf("%+v, %v", stat, ok)
 	}
 	for _, text := range []string{"", "12 (a", "12 (a) S", "12 (a) S x y"} {
-		if _, ok := parseStat([]byte(text)); ok {
+		if _, ok := parseStat(statFields(text)); ok {
 			t.Errorf("%q is taken", text)
 		}
 	}

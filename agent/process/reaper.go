@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -331,23 +332,26 @@ type procStat struct {
 	session int
 }
 
-func readStat(pid int) (procStat, bool) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return procStat{}, false
-	}
-	return parseStat(text)
+func readStat(pid int) (procStat, bool) { return parseStat(StatFields(pid)) }
+
+// StatFields are the fields of a process in /proc that follow its program's name, which may hold
+// anything: its state first. There are none of one that is gone.
+func StatFields(pid int) []string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return statFields(string(text))
 }
 
-// parseStat reads the fields after the program's name, which may hold anything.
-func parseStat(text []byte) (procStat, bool) {
-	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+func statFields(text string) []string {
+	return strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+}
+
+func parseStat(fields []string) (procStat, bool) {
 	if len(fields) < 4 {
 		return procStat{}, false
 	}
-	parent, err1 := strconv.Atoi(string(fields[1]))
-	group, err2 := strconv.Atoi(string(fields[2]))
-	session, err3 := strconv.Atoi(string(fields[3]))
+	parent, err1 := strconv.Atoi(fields[1])
+	group, err2 := strconv.Atoi(fields[2])
+	session, err3 := strconv.Atoi(fields[3])
 	return procStat{fields[0][0], parent, group, session}, err1 == nil && err2 == nil && err3 == nil
 }
 

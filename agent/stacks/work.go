@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/process"
 )
 
 // Work is what a worker's process has done since its start.
@@ -75,8 +76,7 @@ const ticks = time.Second / 100
 
 // readCPU is the CPU time of a process; 0 if that is not known.
 func readCPU(pid int) time.Duration {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from the state on
+	fields := process.StatFields(pid)
 	if len(fields) < 13 {
 		return 0
 	}

@@ -1,7 +1,6 @@
 package prove
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -157,13 +156,9 @@ func (j *job) workers(i int) (list []worker) {
 
 // readWorker reads what makes a process a worker of this job; false if it is none.
 func (j *job) readWorker(pid int) (w worker, ok bool) {
-	stat, err1 := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	environ, err2 := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err1 != nil || err2 != nil {
-		return worker{}, false
-	}
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]) // the name before them may hold anything
-	if len(fields) < 20 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
+	fields := process.StatFields(pid)
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return worker{}, false
 	}
 	env := strings.Split(string(environ), "\x00")
@@ -172,9 +167,10 @@ func (j *job) readWorker(pid int) (w worker, ok bool) {
 		return worker{}, false
 	}
 	w.pid = pid
-	w.start, err1 = strconv.ParseUint(string(fields[19]), 10, 64)
+	var err2 error
+	w.start, err = strconv.ParseUint(fields[19], 10, 64)
 	w.world, err2 = strconv.Atoi(get("WORLD_SIZE"))
-	return w, err1 == nil && err2 == nil
+	return w, err == nil && err2 == nil
 }
 
 // listens reports whether a process listens at the job's port. Nobody connects to it for that.
