@@ -96,28 +96,6 @@ func hangHarness(t *testing.T, onHang OnHang, restarts int, notify func(Event), 
 	return s, log, hang, resume
 }
 
-// TestOneHasEnded: a job that reports no step, of which one rank has ended with 0 while another waits for
-// ever, is told so once the timeout is over, in the log and in the report that heartbeats carry.
-func TestOneHasEnded(t *testing.T) {
-	t.Parallel()
-	s := newHarness(t, 2, "[ $RANK = 1 ] && exit 0; exec sleep 1000")
-	logger, log := testkit.NewLog(t)
-	s.spec.HangTimeout = time.Second
-	a, err := New(s.spec, "train.sh", s.rdzv, logger)
-	testkit.Check(t, err)
-	s.agent = a
-	s.start()
-	line := log.Await(t, "rank 1 has ended; rank 0 is still running; ", 1)[0]
-	if !strings.Contains(line, "no sign of work for ") || !strings.Contains(line, ") is sleeping in ") {
-		t.Error(line)
-	}
-	if text := s.rdzv.report().Stalled; text == "" || !strings.Contains(line, text) {
-		t.Errorf("the report says %q", text)
-	}
-	a.Signal(unix.SIGTERM)
-	_ = s.wait()
-}
-
 // TestHangIsNamed: the rank that holds up the others is named with its line in the log, in the
 // report that heartbeats carry, and at the health port, until the job steps again.
 func TestHangIsNamed(t *testing.T) {
@@ -186,21 +164,6 @@ func TestHangIsRestarted(t *testing.T) {
 	}
 	if s.agent.Result().Restarts != 1 {
 		t.Errorf("%d restarts were charged", s.agent.Result().Restarts)
-	}
-}
-
-// TestHangInTheReport: without a restart left the report names the rank, and has its stack.
-func TestHangInTheReport(t *testing.T) {
-	t.Parallel()
-	s, _, hang, _ := hangHarness(t, HangRestart, 0, nil)
-	s.start()
-	hang()
-	failures := s.failed(s.wait())
-	root := failures[failure.RootCause(failures)]
-	report := failure.Report("train.py", failures, "")
-	if root.Rank != 3 || !strings.Contains(report, "\n  hang      : the job hung before this failure: no step for ") ||
-		!strings.Contains(report, "last stack: (while the job hung)\n    > load  ") {
-		t.Error(report)
 	}
 }
 

@@ -61,7 +61,6 @@ func TestCheckBesideWorkers(t *testing.T) {
 	for name, endpoint := range map[string]func(t *testing.T) string{
 		"served":    func(t *testing.T) string { return serve(t, command("serve", "--listen", "127.0.0.1:0")).addr },
 		"directory": func(t *testing.T) string { return "file://" + t.TempDir() },
-		"etcd":      func(t *testing.T) string { return places["etcd"](t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

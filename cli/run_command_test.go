@@ -3,6 +3,7 @@ package cli
 import (
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,48 +62,47 @@ func mustSay(t *testing.T, text string, words ...string) {
 }
 
 // TestTwoJobsOfOneEndpoint: two jobs get the same endpoint, as the trials of a sweep do. The second
-// is refused at once and says so in one line, wherever they meet; a further node of the first job
+// is refused at once and says so in one line; a further node of the first job
 // waits, and says at its start and at its end that it runs nothing.
 func TestTwoJobsOfOneEndpoint(t *testing.T) {
 	t.Parallel()
-	for i, place := range meetingPlaces {
-		for _, nodes := range []int{1, 2} {
-			if nodes == 1 && i > 0 { // the register or server of a place knows nothing of the job's size
-				continue
+	for _, c := range []struct {
+		place string
+		nodes int
+	}{{"at a node", 1}, {"at a node", 2}, {"file without an id", 2}} {
+		place := meetingPlaces[slices.IndexFunc(meetingPlaces, func(m meetingPlace) bool { return m.name == c.place })]
+		t.Run(c.place+"/"+strconv.Itoa(c.nodes), func(t *testing.T) {
+			h := newHarness(t)
+			options := append(place.options(t), "--nnodes="+strconv.Itoa(c.nodes))
+			var first []*nodeProcess
+			for range c.nodes {
+				first = append(first, h.run(running, options...))
 			}
-			t.Run(place.name+"/"+strconv.Itoa(nodes), func(t *testing.T) {
-				h := newHarness(t)
-				options := append(place.options(t), "--nnodes="+strconv.Itoa(nodes))
-				var first []*nodeProcess
-				for range nodes {
-					first = append(first, h.run(running, options...))
+			for range c.nodes {
+				testkit.Equal(t, h.readLine(), "up")
+			}
+			for _, second := range []*nodeProcess{h.run("touch ran", options...), h.run(running, append(options, "--nproc-per-node=2")...)} {
+				second.expect(t, 2)
+				text := second.stderr.String()
+				mustSay(t, text, "no worker ran on this node", "would wait as a spare", "`sh -c echo up", "(1 worker)", "round 1 on node", "--rdzv-id", "any_command=1")
+				if n := strings.Count(text, "error: "); n != 1 {
+					t.Errorf("it said %d errors: %s", n, text)
 				}
-				for range nodes {
-					testkit.Equal(t, h.readLine(), "up")
-				}
-				for _, second := range []*nodeProcess{h.run("touch ran", options...), h.run(running, append(options, "--nproc-per-node=2")...)} {
-					second.expect(t, 2)
-					text := second.stderr.String()
-					mustSay(t, text, "no worker ran on this node", "would wait as a spare", "`sh -c echo up", "(1 worker)", "round 1 on node", "--rdzv-id", "any_command=1")
-					if n := strings.Count(text, "error: "); n != 1 {
-						t.Errorf("it said %d errors: %s", n, text)
-					}
-				}
-				spare, said := h.logged(running, options...)
-				meant, meantSaid := h.logged("touch ran", append(options, "--rdzv-conf=any_command=1")...)
-				testkit.Eventually(t, "both spares say what they are", func() bool {
-					return strings.Contains(said(), "this node runs nothing, since it is a spare: round 1 runs with") && strings.Contains(meantSaid(), "this node runs nothing")
-				})
-				h.finish()
-				for _, p := range append(first, spare, meant) {
-					p.expect(t, 0)
-				}
-				mustSay(t, said(), "this node was not needed, and no worker ran on it")
-				if _, err := os.Stat(h.dir + "/ran"); err == nil {
-					t.Error("the second job's workers ran")
-				}
+			}
+			spare, said := h.logged(running, options...)
+			meant, meantSaid := h.logged("touch ran", append(options, "--rdzv-conf=any_command=1")...)
+			testkit.Eventually(t, "both spares say what they are", func() bool {
+				return strings.Contains(said(), "this node runs nothing, since it is a spare: round 1 runs with") && strings.Contains(meantSaid(), "this node runs nothing")
 			})
-		}
+			h.finish()
+			for _, p := range append(first, spare, meant) {
+				p.expect(t, 0)
+			}
+			mustSay(t, said(), "this node was not needed, and no worker ran on it")
+			if _, err := os.Stat(h.dir + "/ran"); err == nil {
+				t.Error("the second job's workers ran")
+			}
+		})
 	}
 }
 

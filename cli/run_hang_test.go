@@ -137,7 +137,7 @@ func TestHangOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	run, gate := hanging(t)
 	h := newHarness(t)
-	options := elastic(t, "2", "--nproc-per-node=4", "--hang-timeout=2", "--on-hang=restart")
+	options := elastic(t, "2", "--nproc-per-node=2", "--hang-timeout=2", "--on-hang=restart")
 	var nodes []*nodeProcess
 	var ports []int
 	for range 2 {
@@ -149,14 +149,14 @@ func TestHangOfTwoNodes(t *testing.T) {
 	}
 	testkit.Eventually(t, "the node of rank 0 has seen two steps", func() bool { return anyHas(ports, "\nrallypoint_agent_hang_limit_seconds 2\n") })
 	testkit.WriteFile(t, gate, nil)
-	const named = ") is at train.py:7 data_wait; 7 others are at train.py:9 all_reduce"
+	const named = ") is at train.py:7 data_wait; 3 others are at train.py:9 all_reduce"
 	for i, p := range nodes {
 		p.expect(t, 1)
 		text := p.stderr.String()
 		if !strings.Contains(text, "no step for 2") || !strings.Contains(text, "rank 3 (") || !strings.Contains(text, named) {
 			t.Errorf("node %d does not name the rank:\n%s", i, text)
 		}
-		if !strings.Contains(text, "hang      : the job hung before this failure: no step for 2") || !strings.Contains(text, "rank      : 3 (local_rank: 3)") || !strings.Contains(text, "last stack: (while the job hung)\n    > data_wait  ") {
+		if !strings.Contains(text, "hang      : the job hung before this failure: no step for 2") || !strings.Contains(text, "rank      : 3 (local_rank: 1)") || !strings.Contains(text, "last stack: (while the job hung)\n    > data_wait  ") {
 			t.Errorf("the report of node %d does not name the rank:\n%s", i, text)
 		}
 	}
@@ -174,7 +174,7 @@ func TestHangWithoutAControlPlane(t *testing.T) {
 	var nodes []*nodeProcess
 	var ports []int
 	for range 2 {
-		p := h.command(run, "--nnodes=2", "--nproc-per-node=4", "--hang-timeout=2", "--rdzv-conf=last_call_timeout=0.1", "--rdzv-endpoint="+serve.addr)
+		p := h.command(run, "--nnodes=2", "--nproc-per-node=2", "--hang-timeout=2", "--rdzv-conf=last_call_timeout=0.1", "--rdzv-endpoint="+serve.addr)
 		ports = append(ports, testkit.FreePort(t))
 		p.Env = append(p.Env, fmt.Sprintf("TORCHELASTIC_HEALTH_CHECK_PORT=%d", ports[len(ports)-1]))
 		testkit.Check(t, p.Start())
@@ -208,7 +208,7 @@ func TestHangWithoutAControlPlane(t *testing.T) {
 	testkit.Check(t, serve.cmd.Process.Signal(syscall.SIGCONT))
 	testkit.Eventually(t, "the control plane shows it", func() bool {
 		text := pageAt(serve.addr + "/")
-		return strings.Contains(text, "no step for 2") && strings.Contains(text, "data_wait; 7 others")
+		return strings.Contains(text, "no step for 2") && strings.Contains(text, "data_wait; 3 others")
 	})
 }
 
