@@ -1,9 +1,11 @@
 """Goodput: how much of its time a job loses while one fault follows the other.
 
-Lost is the time from the last step of a process to the first of its successor; in place, from the
-last step of a world to the first of the next one. Steps that are trained again count as training,
-since the interval of the checkpoints decides how many they are; the time-out of a hang does not
-count. A fault that is due while the job does not train waits until it does.
+Lost is the time from the end of a process's last step to the beginning of its successor's first
+one; in place, from one world to the next. A step begins STEP before it is logged: so long it takes
+at least, without a fault and with every launcher, too. So what a fault destroys of a step is lost,
+and a step that is made and kept is not, also if fewer workers make it. Steps that are trained again
+count as training, since the interval of the checkpoints decides how many they are; the time-out of
+a hang does not count. A fault that is due while the job does not train waits until it does.
 """
 
 from __future__ import annotations
@@ -283,18 +285,16 @@ class _Training:
         steps = [(line[2], float(line[3])) for line in log if line[0] == "step"]
         self.begun = steps[0][1] if steps else 0.0
         self.last = steps[-1][1] if steps else 0.0
-        self.seconds = 0.0  # between two steps of one process
+        self.seconds = 0.0  # of its steps
         self.process = steps[-1][0] if steps else ""
         self.in_a_row = 0  # steps of it
-        self.gaps: list[
-            tuple[float, float]
-        ] = []  # from the last step of a process to the next's first
+        self.gaps: list[tuple[float, float]] = []  # between two processes
         for (before, since), (pid, at) in zip(steps, steps[1:]):
             self.in_a_row = self.in_a_row + 1 if before == pid else 0
-            if before == pid:
-                self.seconds += at - since
-            else:
-                self.gaps.append((since, at))
+            begun = since if before == pid else at - STEP
+            self.seconds += at - begun
+            if before != pid:
+                self.gaps.append((since, begun))
 
     def trains(self) -> bool:
         """Whether a fault would meet a job that trains."""
