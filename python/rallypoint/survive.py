@@ -42,7 +42,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ._errors import CanceledError, Code, InvalidError, RallypointError
 from ._launch.directive import Directive
-from ._launch.progress import progress
+from ._launch.progress import leaving, progress
 from ._launch.world import (
     can_regroup,
     changeable,
@@ -58,7 +58,7 @@ __all__ = ["Run", "StateLostError", "hsdp_mesh", "init_process_group"]
 
 _log = logging.getLogger("rallypoint")
 
-#: Between two looks for workers that join, of one that waits for them, in seconds.
+#: Between two looks of a worker that waits for others to join, or to leave, in seconds.
 _PAUSE = 0.01
 
 #: Between two looks at whether the world changes within an attempt, in seconds.
@@ -161,7 +161,8 @@ class Run:
     makes its step, a worker waits until all have come there.
 
     Attributes:
-        directive: what rallypoint.progress returned, which is called after each step.
+        directive: what rallypoint.progress returned, which is called after each step. Once this
+            worker has called rallypoint.saved for one that ends the round, the next step waits.
 
     Args:
         changed: called with rank and size of this worker after each change of the group, before
@@ -296,7 +297,8 @@ class Run:
                 can_regroup()
             while True:
                 self._between(total)
-                if self._group.pending and (self._wait_for_all or self.completed == total):
+                last = self._wait_for_all or self.completed == total
+                if leaving() or (self._group.pending and last):  # a step would only be cut
                     time.sleep(_PAUSE)
                 elif self.completed < total:
                     try:

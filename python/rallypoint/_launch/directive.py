@@ -31,6 +31,8 @@ KINDS = {
     if name.startswith("DIRECTIVE_") and number
 }
 
+_ENDS = ("drain", "scale", "stop")  # of these, those after which the round is over
+
 _LONGEST_FILE = 1 << 24  # more than any that an agent writes
 
 # A worker whose agent has died continues after this time, in seconds.
@@ -134,6 +136,13 @@ def acknowledge(words: memoryview, step: int) -> bool:
         return False
     words[ANSWER] = about | _SAVED
     return True
+
+
+def ends_round(words: memoryview) -> bool:
+    """Whether this worker has saved for the directive that stands, which then ends its round."""
+    word = words[ASKED]
+    asks = word & _PHASE == _RELEASE and KINDS.get(_kind(word)) in _ENDS
+    return asks and bool(words[ANSWER] == word & ~_PHASE | _SAVED)
 
 
 def _kind(word: int) -> int:

@@ -103,6 +103,19 @@ def directive() -> Directive | None:
     return standing(_words)
 
 
+def leaving() -> bool:
+    """Tells whether this worker's round is about to end by a directive for which it has saved.
+
+    Returns:
+        True until it has ended, or the directive is withdrawn or over.
+    """
+    if not _words[_ASKED]:
+        return False
+    from .directive import ends_round
+
+    return ends_round(_words)
+
+
 def saved(step: int) -> bool:
     """Tells that this worker has saved what the standing directive asks for.
 

@@ -285,6 +285,31 @@ def test_it_returns_once_whatever_another_thread_has_saved_meanwhile(record: Rec
     assert record.answer == (2, SAVED)
 
 
+@pytest.mark.parametrize(("kind", "ends"), [(SAVE, 0), (DRAIN, 1), (SCALE, 1), (77, 0)])
+def test_who_has_saved_for_the_end_of_its_round_is_leaving(
+    record: Record, kind: int, ends: int
+) -> None:
+    """... until the directive is withdrawn."""
+    record.about(1, kind)
+    record.release(10)
+    worker = start(
+        """
+        from rallypoint._launch.progress import leaving
+        rallypoint.progress(10)
+        before = leaving()
+        rallypoint.saved(10)
+        print(before, leaving(), flush=True)
+        while leaving():
+            time.sleep(0.001)
+        """,
+        record,
+    )
+    assert worker.stdout is not None
+    assert worker.stdout.readline().split() == ["False", str(bool(ends))]
+    record.clear()
+    output(worker)
+
+
 def test_without_a_directive_there_is_none() -> None:
     assert (rallypoint.directive(), rallypoint.saved(3)) == (None, False)
     for wrong in (-1, 2**63):

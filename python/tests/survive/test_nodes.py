@@ -88,6 +88,22 @@ def test_a_silent_node(start: Start, tmp_path: Path) -> None:
     assert len({h for node in nodes for h in node.hashes}) == 1
 
 
+def test_a_node_is_drained(start: Start, tmp_path: Path) -> None:
+    """It leaves after a step of all, and the others begin none that they could not complete."""
+    script = ("--on-signal=TERM:drain", *endless(tmp_path), "--pause", 0.2)
+    nodes = [start("1:3", script=script) for _ in range(3)]
+    for node in nodes:
+        node.until(r"step 5 of 3$")
+    nodes[2].process.terminate()
+    for node in nodes[:2]:
+        node.until(r"step .* of 2$")
+    (tmp_path / "over").touch()
+    for node in nodes[:2]:
+        node.ends(1)
+        (left,) = [line for line in node.lines if "leaving the world" in line]
+        assert "others left it, or join" in left
+
+
 def test_a_node_with_a_replica_is_lost(start: Start) -> None:
     """A spare's workers get their shards from the other replica; nothing else changes."""
     script = ("--nproc-per-node=2", SHARDED, "--steps", 40)

@@ -367,6 +367,14 @@ def test_a_second_loop_restarts(caplog: pytest.LogCaptureFixture) -> None:
         raise RuntimeError(CUT)
 
 
+def test_no_step_begins_while_the_round_is_about_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([True, True, False])
+    monkeypatch.setattr(survive, "leaving", lambda: next(looks))
+    run = survive.Run(values={})
+    run._group = a_group()
+    assert next(run.steps(1)) == 0 and not list(looks)
+
+
 @pytest.mark.parametrize("survives", [True, False])
 def test_a_loop_within_another_one_is_refused(survives: bool) -> None:
     """... of the same run or another one, and another one's attempt, whose cut nobody would see."""

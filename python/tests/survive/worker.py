@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import rallypoint
 from rallypoint import survive
 from rallypoint._survive import state
 from rallypoint._survive.group import Group
@@ -169,6 +170,8 @@ def main() -> None:
             say(f"rank {run.rank} pid {os.getpid()} step {step} of {run.size}")
             if step == fault and where == "after":
                 die()
+        if run.directive:
+            rallypoint.saved(run.completed)
         if over:
             break
     assert values["seen"] == BATCH * run.completed, values
