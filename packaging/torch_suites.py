@@ -201,10 +201,9 @@ def collect(folder: Path, *files: str) -> list[str]:
     """The tests of some files, by their ids."""
     argv = pytest(folder, "--collect-only", *files)
     listed = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
-    found = [line for line in listed.stdout.splitlines() if "::" in line]
-    if not found:
-        sys.exit(f"no test was found: {listed.stdout}{listed.stderr}")
-    return found
+    if listed.returncode != 0:
+        sys.exit(f"tests could not be collected: {listed.stdout}{listed.stderr}")
+    return [line for line in listed.stdout.splitlines() if "::" in line]
 
 
 def run(folder: Path, test: str) -> tuple[str, str]:
