@@ -14,14 +14,14 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 	$(call say,go test of the fast packages)
 	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
 
-# Four at a time, the longest first: most tests wait for other processes, not for a processor.
+# Six at a time, the longest first: most tests wait for other processes, not for a processor.
 # They start hundreds of interpreters. python3 may be a shim that starts a shell (pyenv), and what
 # is installed there may have files of paths that each interpreter reads; so one with nothing
 # installed comes first on PATH.
 .PHONY: test
 test: FORCE  ## All quick tests
 	@real=$$($(PYTHON) -c 'import sys; print(sys.executable)'); $$real -m venv --without-pip --clear build/python; PATH="$(CURDIR)/build/python/bin:$$PATH" \
-	$(MAKE) -j4 PYTHON="$$real" test-go test-python-regroup test-python-files-2 test-python-files-1 test-python-jobs test-python-torchrun-2 test-python-torchrun-1 test-install test-c test-free-threaded
+	$(MAKE) -j6 PYTHON="$$real" test-go test-python-regroup test-python-files-2 test-python-files-1 test-python-jobs test-python-torchrun test-install test-c test-free-threaded
 
 # FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
 .PHONY: test-free-threaded
@@ -34,7 +34,7 @@ test-conda:  ## A build of the conda recipe, if rattler-build is there
 	$(call say,packaging/tests/conda)
 	@packaging/tests/conda
 
-PYTHON_TESTS := test-python test-python-torchrun-1 test-python-torchrun-2 test-python-jobs test-python-regroup test-python-files-1 test-python-files-2
+PYTHON_TESTS := test-python test-python-torchrun test-python-jobs test-python-regroup test-python-files-1 test-python-files-2
 
 $(PYTHON_TESTS) test-python-long: export RALLYPOINT_TEST_PROMQL = $(wildcard $(CURDIR)/$(PROMQL))
 
@@ -46,7 +46,7 @@ test-go test-c test-asan test-valgrind test-install test-run-long $(PYTHON_TESTS
 # tests start and end hundreds. make check runs all of vet, of which go test has a part.
 test-go test-go-long test-etcd-versions test-mounts test-run-long: export GORACE ?= atexit_sleep_ms=20
 
-# Tests that run processes wait for them most of the time: of one package six at a time run,
+# Tests that run processes wait for them most of the time: of one package eight at a time run,
 # where Go's own number is that of the processors. What fails, a few tests at most, is run once
 # more when all else has ended; packaging/again.py says what is final.
 GO_TEST = -race -vet=off -ldflags=-s -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
@@ -135,20 +135,16 @@ test-python:  ## pytest against the installed wheel
 	$(call say,pytest)
 	$(call pytest,python/tests)
 
-# Its parts, which test runs side by side, each of some minutes: jobs under torchrun in halves, jobs
-# that regroup in place, other whole jobs, and all other folders in halves.
+# Its parts, which test runs side by side, each of some minutes: jobs under torchrun, jobs that
+# regroup in place, other whole jobs, and all other folders in halves.
 PYTHON_TORCHRUN := python/tests/torchrun
 PYTHON_JOBS := $(addprefix python/tests/,chaos launch)
 PYTHON_REGROUP := $(addprefix python/tests/,regroup survive)
 python_files = $(filter-out $(PYTHON_TORCHRUN) $(PYTHON_JOBS) $(PYTHON_REGROUP),$(patsubst %/,%,$(wildcard python/tests/[$(1)]*/)))
 
-test-python-torchrun-1:
-	$(call say,pytest of torchrun: a to k)
-	$(call pytest,$(wildcard $(PYTHON_TORCHRUN)/test_[a-k]*.py))
-
-test-python-torchrun-2:
-	$(call say,pytest of torchrun: l to z)
-	$(call pytest,$(wildcard $(PYTHON_TORCHRUN)/test_[l-z]*.py))
+test-python-torchrun:
+	$(call say,pytest of jobs under torchrun)
+	$(call pytest,$(PYTHON_TORCHRUN))
 
 test-python-jobs:
 	$(call say,pytest of other jobs)
