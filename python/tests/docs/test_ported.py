@@ -124,6 +124,16 @@ def test_barrier_contract_is_complete() -> None:
     assert len(ROWS["The older barrier contract"]) == len(promises) - 1
 
 
+def test_each_loss_has_two_proofs() -> None:
+    """CONTRIBUTING.md names a test of a model and one of processes, which exist."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## What proves a loss\n")[2]
+    table = re.findall(r"^\| (.*?) \| (.*) \| (.*) \|$", text.partition("\n## ")[0], re.MULTILINE)
+    assert len(table) > 20
+    for loss, *proofs in table[2:]:
+        for names in (re.findall(r"`([^`]+)`", proof) for proof in proofs):
+            assert names and [name for name in names if not exists(name)] == [], loss
+
+
 def test_what_does_not_exist_is_found() -> None:
     for name in (
         "recorded:none-*",
