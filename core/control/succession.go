@@ -450,30 +450,39 @@ func (s *Server) transferred(p *serverConn, f wire.Transfer) {
 	}
 }
 
-// successionStatus describes the group of a server that has one.
+// successionStatus describes who leads and who is next; nil: nobody else can lead.
 func (s *Server) successionStatus() *SuccessionStatus {
-	g := s.cfg.Group
-	switch {
-	case g == nil && s.cfg.Elector == nil:
+	e, g := s.cfg.Elector, s.cfg.Group
+	if e == nil {
 		return nil
-	case g == nil:
-		return s.registerStatus()
 	}
-	r := g.Report()
+	to := e.Current()
+	start, since, took := e.Began()
 	st := &SuccessionStatus{
-		Role: RoleWaiting, Group: r.Group, Term: r.Term, Host: r.Host, HostNode: r.HostNode,
-		Standbys: []StandbyStatus{}, NotBy: []string{}, Voters: []VoterStatus{}, Peers: []string{}, Missing: g.NoMajority(),
+		Role: RoleWaiting, Group: to.Group, Term: to.Term, Host: to.Host, HostNode: to.Node, Register: g == nil,
+		Standbys: []StandbyStatus{}, NotBy: []string{}, Voters: []VoterStatus{}, Peers: []string{}, Missing: e.NoMajority(), Elected: start.Silent,
 	}
-	v := g.VoteReport()
+	if e.Hosting() {
+		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, rendezvous.StatusTime(since), start.From, rendezvous.StatusSeconds(took)
+	}
+	if g != nil {
+		s.describeGroup(st, g)
+	}
+	return st
+}
+
+// describeGroup adds what a group of servers knows that succeed each other.
+func (s *Server) describeGroup(st *SuccessionStatus, g *standby.Group) {
+	r, v := g.Report(), g.VoteReport()
 	st.Elections, st.Elected = v.Elections, v.Silent
+	if r.Hosting {
+		st.TookOver = r.Takeover.From
+	}
 	for _, n := range v.Voters {
 		st.Voters = append(st.Voters, VoterStatus{n.Node, n.Reachable, rendezvous.StatusSeconds(n.Heard)})
 	}
 	if v.Hosting && len(v.Voters) > 0 {
 		st.Majority = &v.Majority
-	}
-	if r.Hosting {
-		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, rendezvous.StatusTime(r.Takeover.Since), r.Takeover.From, rendezvous.StatusSeconds(r.Takeover.Took)
 	}
 	for _, n := range r.Standbys {
 		if s.cfg.Peers != nil {
@@ -491,22 +500,6 @@ func (s *Server) successionStatus() *SuccessionStatus {
 		st.NotBy = append(st.NotBy, run.standbys.Whys()...)
 		run.mu.Unlock()
 	}
-	return st
-}
-
-// registerStatus describes a leader that a register has.
-func (s *Server) registerStatus() *SuccessionStatus {
-	e := s.cfg.Elector
-	to := e.Current()
-	start, since, took := e.Began()
-	st := &SuccessionStatus{
-		Role: RoleWaiting, Group: to.Group, Term: to.Term, Host: to.Host, HostNode: to.Node, Register: true,
-		Standbys: []StandbyStatus{}, NotBy: []string{}, Voters: []VoterStatus{}, Peers: []string{}, Missing: e.NoMajority(), Elected: start.Silent,
-	}
-	if e.Hosting() {
-		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, rendezvous.StatusTime(since), start.From, rendezvous.StatusSeconds(took)
-	}
-	return st
 }
 
 // exposeSuccession writes the metrics of a server that has a group.

@@ -47,7 +47,8 @@ func (r *run) quietLocked() bool {
 // mayJudgeLocked reports whether silent nodes may be taken for lost: not while it is this process
 // that is cut off.
 func (r *run) mayJudgeLocked() bool {
-	return !r.votes() && r.server.cfg.Peers == nil || r.server.cfg.Elector.Committed(0)
+	e := r.server.cfg.Elector
+	return e == nil || e.Committed(0)
 }
 
 // sayLocked tells nodes something, in order: now, or when the voters have accepted it.

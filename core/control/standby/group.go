@@ -571,13 +571,13 @@ func (g *Group) Close() {
 
 // Report describes a group for status and metrics.
 type Report struct {
-	Group, Node, Host, HostNode string
-	Term                        uint64
-	Hosting                     bool
-	Takeover                    Takeover
-	Standbys                    []wire.StandbyNode
-	Connected                   []string // nodes with a liveness connection to or from here
-	Why                         string   // this node does not stand by
+	Node      string // of this process
+	Term      uint64
+	Hosting   bool
+	Takeover  Takeover
+	Standbys  []wire.StandbyNode
+	Connected []string // nodes with a liveness connection to or from here
+	Why       string   // this node does not stand by
 }
 
 // Report describes the group.
@@ -585,8 +585,7 @@ func (g *Group) Report() Report {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := Report{
-		Group: g.target.Group, Node: g.node, Host: g.target.Host, HostNode: g.target.Node, Term: g.target.Term, Hosting: g.hosting,
-		Takeover: g.takeover, Standbys: slices.Clone(g.list), Why: g.why,
+		Node: g.node, Term: g.target.Term, Hosting: g.hosting, Takeover: g.takeover, Standbys: slices.Clone(g.list), Why: g.why,
 	}
 	for l := range g.links {
 		if l.out != nil && !slices.Contains(r.Connected, l.node) {
