@@ -11,6 +11,7 @@ import sys
 # Packages that read a rank while they are imported: one template serves all ranks.
 RANKED = {"lightning", "lightning_fabric", "pytorch_lightning"}  # rank_zero_only.rank
 MAX_FILES, MAX_SIZE = 1000, 1 << 20  # of own modules that are read
+FORKED = {"jemalloc_bg_thd"}  # threads whose library does without them after a fork: pyarrow's
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render", "/dev/accel")
 
 # The first optimizer of torch that a process makes imports torch's compiler, for seconds, and so do
@@ -240,15 +241,27 @@ def check_process():
     if torch is not None and torch.cuda.is_initialized():
         raise Refused("the imports have initialised CUDA")
     for _ in range(100):  # a thread that was joined is listed for a moment
-        threads = len(os.listdir("/proc/self/task"))
-        if threads == 1:
+        threads = started_threads()
+        if not threads:
             break
         __import__("time").sleep(0.002)
     else:
         raise Refused(
             "the imports have started %s, which a fork would not have"
-            % ("a thread" if threads == 2 else "%d threads" % (threads - 1))
+            % ("a thread" if threads == 1 else "%d threads" % threads)
         )
+
+
+def started_threads():
+    """How many threads this process has beside its first one, without those of FORKED."""
+    threads = -1
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open("/proc/self/task/%s/comm" % task) as file:
+                threads += file.read().strip() not in FORKED
+        except OSError:  # it has ended
+            continue
+    return threads
 
 
 def stamps():

@@ -135,6 +135,23 @@ func TestTemplateForks(t *testing.T) {
 	}
 }
 
+// TestThreadThatEndsInAFork has an import start a thread under the name of jemalloc's, which has fork handlers.
+func TestThreadThatEndsInAFork(t *testing.T) {
+	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule + `import threading, time
+def purge():
+    with open("/proc/thread-self/comm", "w") as name:
+        name.write("jemalloc_bg_thd")
+    named.set()
+    time.sleep(1000)
+named = threading.Event()
+threading.Thread(target=purge, daemon=True).start()
+named.wait()
+`})
+	if _, text := r.run(r.start(), "RANK=0"); !strings.HasPrefix(text, "forked,") {
+		t.Errorf("the worker wrote %q: %s", text, r.log.String())
+	}
+}
+
 // fakeGPU is a module that opens what it takes for a GPU, in a namespace of its own.
 const fakeGPU = `import ctypes
 libc = ctypes.CDLL(None)
