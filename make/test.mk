@@ -184,8 +184,8 @@ LONG_GO_TEST = CGO_ENABLED=1 $(GOTESTSUM) --format dots --hide-summary=skipped -
 test-go-long: $(GOTESTSUM)  ## Long tests of the control plane and of elections
 	$(call say,go test -tags long ./core/control)
 	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/control
-	$(call say,go test -tags long ./core/election/register)
-	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/election/register
+	$(call say,go test ./core/election/register: 5000 histories)
+	@RALLYPOINT_HISTORIES=5000 $(LONG_GO_TEST) -timeout 1h ./core/election/register
 	$(call say,go test -tags long ./roundstore)
 	@$(LONG_GO_TEST) -tags long -timeout 10m ./roundstore -run TestPortOfAnother
 	$(call say,go test -tags long ./core/election/raft: 100 000 histories; mistakes that they find)

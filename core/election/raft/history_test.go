@@ -198,7 +198,7 @@ func TestHistories(t *testing.T) {
 		}
 		return
 	}
-	count := 100
+	count := 300
 	if text := os.Getenv("RALLYPOINT_HISTORIES"); text != "" {
 		var err error
 		if count, err = strconv.Atoi(text); err != nil {

@@ -3,6 +3,7 @@ package register
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -275,11 +276,14 @@ func (s *sim) run(d time.Duration) string {
 }
 
 // TestElection: in each term one process alone tells nodes something, none does after a later one has, and
-// no facts that nodes were told are lost.
+// no facts that nodes were told are lost. RALLYPOINT_HISTORIES says in how many histories.
 func TestElection(t *testing.T) {
-	seeds := uint64(300)
-	if testing.Short() {
-		seeds = 50
+	seeds := uint64(100)
+	if text := os.Getenv("RALLYPOINT_HISTORIES"); text != "" {
+		var err error
+		if seeds, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
 	}
 	leaders := 0
 	for seed := range seeds {
