@@ -8,36 +8,6 @@ import (
 	"rallypoint/core/store"
 )
 
-func TestFinishedMemberIsNeitherWaitedForNorLost(t *testing.T) {
-	r := newRig(t, -1)
-	n := r.group(policy(1, 3), "a", "b", "c")
-	r.key(n[0], store.OpAdd, 1, ExitBarrierCount)
-	r.lost(n[0])
-	if n[1].notice.Waiting != 0 {
-		t.Fatal("a finished member was announced as lost")
-	}
-	r.join(n[1])
-	err := r.wantError(n[1], CodeClosed)
-	if !strings.Contains(err.Text, "finished: a") {
-		t.Errorf("the error does not name who finished: %v", err)
-	}
-}
-
-func TestExitBarrierDoesNotWaitForTheLost(t *testing.T) {
-	r := newRig(t, -1)
-	n := r.group(policy(1, 3), "a", "b", "c")
-	r.key(n[0], store.OpAdd, 1, ExitBarrierCount)
-	if reply := r.key(n[0], store.OpWait, 0, ExitBarrierLast); reply.Result != nil {
-		t.Fatal("the barrier opened early")
-	}
-	wait := n[0].number
-	r.key(n[1], store.OpAdd, 1, ExitBarrierCount)
-	r.lost(n[2])
-	if _, ok := n[0].replies[wait]; !ok {
-		t.Fatal("the barrier did not open when the last unfinished member was lost")
-	}
-}
-
 func TestALossAfterAFinishFailsTheUnfinished(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 3), "a", "b", "c")
@@ -137,15 +107,6 @@ func TestSetClosedLeavesTheRunningRoundAlone(t *testing.T) {
 	r.wantError(c, CodeClosed)
 }
 
-func TestAdminStopIsAFailedClose(t *testing.T) {
-	r := newRig(t, -1)
-	n := r.group(policy(1, 2), "a", "b")
-	r.apply(CloseRun{By: "admin", Reason: "maintenance", Stop: true})
-	if n[0].notice.Waiting == 0 || !strings.Contains(n[0].notice.Reason, "maintenance") {
-		t.Fatalf("the member received %+v", n[0].notice)
-	}
-}
-
 func TestClosedRunIsForgottenWhenItsTimeIsOver(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 1)
@@ -180,21 +141,6 @@ func TestAwaitPeersEndsWhenTheOthersAreDone(t *testing.T) {
 	if !done() {
 		t.Fatal("it did not end when the last member was lost")
 	}
-}
-
-func TestVanishedFinishersEndTheRun(t *testing.T) {
-	r := newRig(t, -1)
-	p := policy(1, 2)
-	n := r.group(p, "a", "b")
-	spare := r.hello("c", p)
-	r.join(spare)
-	for _, x := range n {
-		r.key(x, store.OpAdd, 1, ExitBarrierCount)
-	}
-	r.lost(n[0])
-	r.wantPending(spare)
-	r.lost(n[1])
-	r.wantError(spare, CodeGraceful)
 }
 
 // TestEndIsKnownBeforeTheRefusal: a node whose join is refused because the run has ended knows

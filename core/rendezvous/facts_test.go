@@ -19,58 +19,6 @@ func TestFactsOfARunThatWasBegunAgain(t *testing.T) {
 	}
 }
 
-// TestStrangersFacts has a node of another job report at a successor, and one whose facts
-// cannot be: nothing comes of either.
-func TestStrangersFacts(t *testing.T) {
-	p := policy(1, 3)
-	r, n := hostedRound(t, p, "a", "b", "c")
-	r = r.dies(n[0], n[1], p)
-	known := n[2].facts
-	for name, change := range map[string]func(f *Facts, c *LastRound){
-		"another job's":           func(f *Facts, c *LastRound) { f.Generation, f.Origin, c.Generation = "x", "x", "x" },
-		"a round without end":     func(f *Facts, c *LastRound) { f.Round, c.Round = 1<<64-1, 1<<64-1 },
-		"more nodes than max":     func(f *Facts, _ *LastRound) { f.World = 4 },
-		"another world":           func(f *Facts, _ *LastRound) { f.World = 2 },
-		"no such host":            func(f *Facts, _ *LastRound) { f.HostRank = 3 },
-		"hosts that ran on":       func(f *Facts, _ *LastRound) { f.Finished, f.FinishedHosts = false, []int{0} },
-		"one host finished twice": func(f *Facts, _ *LastRound) { f.FinishedHosts = []int{0, 0} },
-		"a finish of no round":    func(f *Facts, c *LastRound) { f.Round, f.World = 0, 0 },
-		"closed somehow":          func(f *Facts, _ *LastRound) { f.Closed.Kind = 5 },
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := n[2].claim
-			c.Facts = known
-			c.Facts.Finished, c.Facts.Closed = true, Closing{Kind: ClosedFailed, By: "x", Reason: "y"}
-			change(&c.Facts, &c)
-			x := r.claiming("x "+name, p, c)
-			if r.m.closed != nil || r.m.round.finishing() || r.m.round.tally[participantUnknown] != 1 || x.notice.Waiting == 0 {
-				t.Errorf("closed %v, finishing %v, %d unknown, it was told %+v", r.m.closed, r.m.round.finishing(), r.m.round.tally[participantUnknown], x.notice)
-			}
-		})
-	}
-	r.follows(p, n[2])
-	if n[2].notice.Closed || r.m.round.tally[participantUnknown] != 0 {
-		t.Errorf("c was told %+v", n[2].notice)
-	}
-}
-
-// TestFactsThatOnlyOneWasTold has the next host begin without what another node was told
-// last.
-func TestFactsThatOnlyOneWasTold(t *testing.T) {
-	p := policy(1, 3)
-	r, n := hostedRound(t, p, "a", "b", "c")
-	r.apply(CloseRun{By: "admin", Reason: "why"})
-	n[1].forgets(1)
-	r = r.dies(n[0], n[1], p)
-	if n[1].notice.Closed {
-		t.Fatalf("b was told %+v", n[1].notice)
-	}
-	r.follows(p, n[2])
-	if !n[1].notice.Closed || !n[2].notice.Closed {
-		t.Errorf("told %+v, %+v", n[1].notice, n[2].notice)
-	}
-}
-
 // TestKeptOutNodeHasJoinedAlready: a node that is kept out gets no place at a next host either, which
 // learns of that after the node has asked for one.
 func TestKeptOutNodeHasJoinedAlready(t *testing.T) {
@@ -108,37 +56,4 @@ func TestClosedWhileOneRegroups(t *testing.T) {
 	if b.notice.Waiting != 0 {
 		t.Errorf("it was told %+v", b.notice)
 	}
-}
-
-// TestForgottenRunKeepsItsNumbers has the host die after a closed run was begun again.
-func TestForgottenRunKeepsItsNumbers(t *testing.T) {
-	r, n := hostedRound(t, policy(1, 2), "a", "b")
-	r.apply(CloseRun{By: "admin"})
-	r.lost(n[0])
-	r.lost(n[1])
-	r.fire(TimerClosed)
-	p := policy(2, 2)
-	c, d := r.hello("c", p), r.hello("d", p)
-	r = r.dies(n[0], c, p)
-	r.follows(p, d)
-	r.join(c)
-	r.join(d)
-	if o := r.wantRound(c, d); o.Round != 2 {
-		t.Errorf("outcome %+v", o)
-	}
-}
-
-// TestOldNodesFollow has nodes of a release that knows of no facts come to a successor.
-func TestOldNodesFollow(t *testing.T) {
-	p := policy(1, 3)
-	r, n := hostedRound(t, p, "a", "b", "c")
-	for _, x := range n {
-		x.facts = Facts{}
-	}
-	r = r.dies(n[0], n[1], p)
-	r.follows(p, n[2])
-	r.wantRegroup("hosted the control plane", n[1], n[2])
-	r.join(n[1])
-	r.join(n[2])
-	r.wantRound(n[1], n[2])
 }

@@ -19,13 +19,6 @@ func TestFirstRoundCompletesAtMax(t *testing.T) {
 	}
 }
 
-func TestFirstRoundCompletesAtTarget(t *testing.T) {
-	p := policy(1, 4)
-	p.Target = 2
-	r := newRig(t, 0)
-	r.group(p, "a", "b")
-}
-
 func TestLastCallStartsAtMinAndIsNotExtended(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(2, 4)
@@ -84,19 +77,6 @@ func TestQuietPeriodRestartsWithEachArrival(t *testing.T) {
 	r.wantRound(a, b)
 }
 
-func TestNoRoundCompletesInsideAGrace(t *testing.T) {
-	r := newRig(t, -1)
-	p := policy(2, 3)
-	a, b, c := r.hello("a", p), r.hello("b", p), r.hello("c", p)
-	r.join(a)
-	r.join(b)
-	r.apply(Disconnect{Session: a.session})
-	r.join(c)
-	r.wantPending(a, b, c)
-	r.again(a, p)
-	r.wantRound(a, b, c)
-}
-
 // TestDeadNodeHasNoGrace: a node whose process is proven dead does not come back.
 func TestDeadNodeHasNoGrace(t *testing.T) {
 	for _, broken := range []bool{false, true} {
@@ -141,21 +121,6 @@ func TestLossInsideAFormingRoundIsNotWaitedFor(t *testing.T) {
 	r.wantRound(a, b)
 }
 
-func TestRoundIsAMultipleOfTheUnit(t *testing.T) {
-	p := policy(2, 6)
-	p.NodeUnit = 2
-	r := newRig(t, -1)
-	var nodes []*rigNode
-	for _, id := range []string{"a", "b", "c", "d", "e"} {
-		n := r.hello(id, p)
-		r.join(n)
-		nodes = append(nodes, n)
-	}
-	r.fire(TimerLastCall)
-	r.wantRound(nodes[:4]...)
-	r.wantPending(nodes[4])
-}
-
 func TestLostMemberIsAnnouncedAtOnceAndUntilTheNodeRejoins(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 3)
@@ -175,21 +140,6 @@ func TestLostMemberIsAnnouncedAtOnceAndUntilTheNodeRejoins(t *testing.T) {
 	if n[0].notice.Waiting != 0 || n[2].notice.Waiting != 0 {
 		t.Errorf("a node still waits: %+v %+v", n[0].notice, n[2].notice)
 	}
-}
-
-func TestLossIsAnnouncedBelowMin(t *testing.T) {
-	r := newRig(t, -1)
-	p := policy(2, 2)
-	n := r.group(p, "a", "b")
-	r.lost(n[1])
-	if n[0].notice.Waiting == 0 {
-		t.Fatal("the survivor was not told")
-	}
-	r.join(n[0])
-	r.wantPending(n[0])
-	c := r.hello("c", p)
-	r.join(c)
-	r.wantRound(n[0], c)
 }
 
 // TestNextRoundWhenNoMemberIsLeft forms as a first one does, with a number above: there
@@ -305,22 +255,6 @@ func TestRegroupTimeoutGoesOnWithoutAMember(t *testing.T) {
 	if n[0].notice.Waiting == 0 {
 		t.Fatal("the returning node was not announced")
 	}
-}
-
-func TestRegroupTimeoutBelowMinKeepsWaiting(t *testing.T) {
-	r := newRig(t, -1)
-	p := policy(2, 2)
-	n := r.group(p, "a", "b")
-	r.join(n[0])
-	r.fire(TimerRegroup)
-	r.wantPending(n[0])
-	forming, _ := r.m.Progress()
-	if !strings.Contains(forming.Detail, "missing: b") {
-		t.Errorf("progress does not name who is missing: %+v", forming)
-	}
-	c := r.hello("c", p)
-	r.join(c)
-	r.wantRound(n[0], c)
 }
 
 func TestEvictedNodeThatComesBackSeesWaiting(t *testing.T) {

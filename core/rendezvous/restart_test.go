@@ -86,31 +86,6 @@ func TestHowLongAFreshControlPlaneWaits(t *testing.T) {
 	}
 }
 
-func TestFreshHostDoesNotHoldAFullRound(t *testing.T) {
-	r := newRig(t, 0)
-	r.group(policy(1, 2), "a", "b")
-	if r.runs(TimerHold) {
-		t.Error("the hold goes on after a round")
-	}
-}
-
-func TestHoldEndsWithTheFirstRoundOfThisHost(t *testing.T) {
-	r := newRig(t, 0)
-	n := r.group(policy(1, 2), "a", "b")
-	r.lost(n[1])
-	r.join(n[0]) // less than max, well inside the first lease
-	r.wantRound(n[0])
-}
-
-func TestOldHostIsNotHeld(t *testing.T) {
-	r := newRig(t, time.Hour)
-	p := policy(1, 3)
-	a := r.hello("a", p)
-	r.join(a)
-	r.fire(TimerLastCall)
-	r.wantRound(a)
-}
-
 func TestFreshHostAdoptsReturningMembers(t *testing.T) {
 	old := newRig(t, -1)
 	p := policy(1, 3)
@@ -140,23 +115,6 @@ func TestFreshHostAdoptsReturningMembers(t *testing.T) {
 	}
 	if o := r.wantRound(n...); o.Round != 2 {
 		t.Errorf("the next round is %d", o.Round)
-	}
-}
-
-func TestMembersThatDoNotReturnAreLostAfterTheHold(t *testing.T) {
-	old := newRig(t, -1)
-	p := policy(1, 3)
-	n := old.group(p, "a", "b", "c")
-	r := old.restarted()
-	r.returns(n[1], p)
-	fresh := r.hello("d", p)
-	r.join(fresh)
-	r.join(n[1])
-	r.wantPending(fresh, n[1])
-	r.fire(TimerHold)
-	o := r.wantRound(fresh, n[1])
-	if got, _, _ := n[1].outcome(); o.Round != 2 || got.Rank != 1 {
-		t.Errorf("round %d, the member's rank is %d", o.Round, got.Rank)
 	}
 }
 
@@ -193,27 +151,6 @@ func TestAStragglerOfAnOlderRoundDoesNotHideTheNewerOne(t *testing.T) {
 	r.returns(n[1], p)
 	if r.m.Round() != 2 || n[0].notice.Waiting != 0 || n[2].notice.Waiting == 0 {
 		t.Fatalf("round %d; members told %+v, straggler %+v", r.m.Round(), n[0].notice, n[2].notice)
-	}
-}
-
-func TestRoundsGoOnAboveTheHighestReported(t *testing.T) {
-	old := newRig(t, -1)
-	p := policy(1, 2)
-	n := old.group(p, "a", "b")
-	r := old.restarted()
-	c, d := r.hello("c", p), r.hello("d", p)
-	r.join(c)
-	r.join(d)
-	r.wantRound(c, d) // a full round of nodes that know nothing
-	n[0].claim.Round = 7
-	r.returns(n[0], p)
-	if n[0].notice.Waiting == 0 {
-		t.Error("the node of the overtaken round was not told to rejoin")
-	}
-	r.join(c)
-	r.join(d)
-	if o := r.wantRound(c, d); o.Round != 8 {
-		t.Errorf("the next round is %d", o.Round)
 	}
 }
 
