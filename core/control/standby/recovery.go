@@ -17,8 +17,8 @@ import (
 //
 // If that has held for half a lease, and the process has heard a leader since it was needed, or within half a lease
 // before, or newcomers have come to it since, it may begin another cluster, whose first round leaves a
-// gap. It is needed where the other voters that are left are no majority without it; while the voters are being
-// changed, where none is left. The next one in the list of voters waits for half a lease longer. A process that
+// gap. It is needed where the other voters that are left are no majority without it, nor will be by a change of voters
+// to which it has agreed. The next one in the list of voters waits for half a lease longer. A process that
 // nobody reaches may be cut off itself by a firewall that refuses in everybody's name: it waits for four leases.
 // Where the leader was not heard, the others may have gone on without it, and have ended: it begins nothing.
 type recovery struct {
@@ -78,7 +78,7 @@ func (g *Group) recoverLocked() {
 	if s.last = heard; heard-s.resumed >= g.lease/4 { // what is read first after a silence, or a pause, was said before
 		s.heardAt = heard
 	}
-	if voters.Majority(others) || v.node.Changing() && len(others) > 0 {
+	if v.node.MayDecide(others) {
 		s.needed = 0
 	} else if s.needed == 0 {
 		s.needed = max(now, 1)

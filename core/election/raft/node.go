@@ -550,11 +550,22 @@ func (n *Node) Voters() Voters {
 	return voters(n.log.conf)
 }
 
-// Changing reports whether others than Voters may decide by now: the leader is the first to know that a change of them
-// is committed, or over.
-func (n *Node) Changing() bool {
-	return n.raw != nil && (len(n.log.conf.GetVotersOutgoing()) > 0 ||
-		slices.ContainsFunc(n.log.unapplied(), func(e *raftpb.Entry) bool { return e.GetType() == raftpb.EntryConfChangeV2 }))
+// MayDecide reports whether these processes are a majority, of the voters that this process knows, or of those after a
+// change that it has in its log: the leader is the first to know that one is committed.
+func (n *Node) MayDecide(of []Voter) bool {
+	if n.raw == nil {
+		return false
+	}
+	v := voters(n.log.conf)
+	may := v.Majority(of)
+	for _, e := range n.log.unapplied() {
+		c := &raftpb.ConfChangeV2{}
+		if e.GetType() == raftpb.EntryConfChangeV2 && unmarshal(e.GetData(), c) == nil {
+			v = v.after(c)
+			may = may || v.Majority(of)
+		}
+	}
+	return may
 }
 
 // alone reports whether this process is the only voter.

@@ -153,13 +153,30 @@ func TestRemovedUnheard(t *testing.T) {
 	g.lose = func(m Message) bool { return m.To == 2 && !leader.Voters().Has(2) }
 	leader.SetVoters([]Voter{1}, g.now)
 	g.carry()
-	if !leader.alone() || !removed.Votes() || !removed.Changing() {
+	if !leader.alone() || !removed.Votes() || !removed.MayDecide([]Voter{1}) {
 		t.Fatalf("the leader's voters are %v, those of the other %v", leader.Voters(), removed.Voters())
 	}
 	g.lose = nil
 	g.tick(3 * electionTicks)
-	if removed.Votes() || removed.Changing() || g.leader() != 1 {
+	if removed.Votes() || g.leader() != 1 {
 		t.Errorf("it still knows of %v", removed.Voters())
+	}
+}
+
+// TestChangeThatCannotBeCommitted: a leader whose voters fall silent proposes to vote alone. Who has that in its log, and no
+// more, knows that the leader decides nothing by it.
+func TestChangeThatCannotBeCommitted(t *testing.T) {
+	g, _ := newGroup(t, 5)
+	g.tick(1)
+	g.down[2], g.down[3], g.down[4] = true, true, true
+	leader, other := g.nodes[1], g.nodes[5]
+	leader.SetVoters([]Voter{1}, g.now)
+	g.carry()
+	if len(other.log.unapplied()) == 0 {
+		t.Fatal("the change has not arrived")
+	}
+	if other.MayDecide([]Voter{1}) || !other.MayDecide([]Voter{1, 2, 3}) {
+		t.Errorf("voters %+v", other.Voters())
 	}
 }
 

@@ -75,6 +75,22 @@ func voters(c *raftpb.ConfState) (v Voters) {
 	return v
 }
 
+// after returns the voters that follow from a change.
+func (v Voters) after(c *raftpb.ConfChangeV2) Voters {
+	next := Voters{Incoming: slices.Clone(v.Incoming)}
+	if _, joint := c.EnterJoint(); joint && len(v.Incoming) > 1 { // see carryOut
+		next.Outgoing = v.Incoming
+	}
+	for _, change := range c.GetChanges() {
+		id := Voter(change.GetNodeId())
+		next.Incoming = slices.DeleteFunc(next.Incoming, func(has Voter) bool { return has == id })
+		if change.GetType() == raftpb.ConfChangeAddNode {
+			next.Incoming = append(next.Incoming, id)
+		}
+	}
+	return next
+}
+
 // Has reports whether a process votes.
 func (v Voters) Has(id Voter) bool {
 	return slices.Contains(v.Incoming, id) || slices.Contains(v.Outgoing, id)
