@@ -183,7 +183,7 @@ class Run:
         self.directive: Directive | None = None
         self._changed, self._wait_for_all = changed, wait_for_all
         self._state = state
-        self._fresh = True  # has not completed a step nor received a state
+        self._fresh = True  # has not completed a step, nor received the state of one that has
         self._ended = True  # the last step reached its end
         self._whole = True  # what is registered is the state after a step
         self._cut: BaseException | None = None
@@ -561,7 +561,7 @@ class Run:
         if not newest[0] or any(age != newest for age in ages):
             behind = ages[self.rank] != newest or not newest[0]
             for shard, source in _members.sources(members, ages):
-                self._share(source, newest[1], behind and shard == self._group.shard)
+                self._share(source, newest, behind and shard == self._group.shard)
         for module in self._modules:
             for parameter in module.parameters():
                 parameter.grad = None
@@ -571,7 +571,7 @@ class Run:
         if self._changed is not None:
             self._changed(self.rank, self.size)
 
-    def _share(self, source: int, completed: int, behind: bool) -> None:
+    def _share(self, source: int, age: _members.Age, behind: bool) -> None:
         def broadcast(tensor: torch.Tensor) -> None:
             dist.broadcast(tensor, source)
 
@@ -580,7 +580,7 @@ class Run:
         state = _state.receive(broadcast, behind, self._group and self._group.mesh)
         if behind:
             self._load(state)
-            self._completed, self._fresh, self._ended = completed, False, True
+            self._completed, self._fresh, self._ended = age[1], not age[0], True
 
     def _load(self, state: dict[str, Any]) -> None:
         if not isinstance(state, dict) or state.keys() != self._state.keys():

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rallypoint import Code, DeadlineError, HashStore, InvalidError, StateError, survive
-from rallypoint._survive import members, snapshot
+from rallypoint._survive import members, snapshot, state
 from rallypoint._survive.group import _arrive, _arrived
 from rallypoint._survive.moving_store import MovingStore
 
@@ -488,6 +488,18 @@ def test_who_is_prepared_has_the_newest_state() -> None:
     assert members.ages(met) == [(True, 4, True), (True, 4, True), (False, 7, True)]
     with pytest.raises(survive.StateLostError, match="has shard 1 after step 5"):
         list(members.sources([said(5), said(3, shard=1)], [(True, 5, True), (True, 3, True)]))
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_who_receives_what_a_script_has_loaded_has_no_more(
+    monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    """Others with other shards, which have loaded theirs as well, are to be as new."""
+    run = run_of(values={})
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(state, "receive", lambda *_: run._states())
+    run._settle([said(3, fresh, shard=None), run._said()])
+    assert (run.completed, run._fresh) == (3, fresh)
 
 
 def test_a_store_that_takes_longer_to_answer() -> None:
