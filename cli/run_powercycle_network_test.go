@@ -33,7 +33,7 @@ func TestNetworkPowerCycle(t *testing.T) {
 				gap, dark, boot := leases(0.3), leases(2), time.Duration(0)
 				if long {
 					lost = drawn(random, nodes, job[1])
-					gap, dark, boot = leases(random.Float64()/3), leases(1+2*random.Float64()), leases(random.Float64()/2) // after a lease those that are left give the run up, and a busy machine starts nodes slowly
+					gap, dark, boot = leases(random.Float64()/3), leases(1+2*random.Float64()), leases(0.8*random.Float64()) // after a lease those that are left give the run up
 				}
 				t.Logf("machines %v; %v between them, %v without power, %v without a node", lost, gap, dark, boot)
 				nnodes := fmt.Sprintf("2:%d", nodes)

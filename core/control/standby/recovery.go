@@ -53,7 +53,7 @@ func (g *Group) recoverLocked() {
 	}
 	voters := v.node.Voters()
 	lives, others, place := []raft.Voter{v.voter}, []raft.Voter(nil), 0
-	for _, id := range voters.All() {
+	for _, id := range v.node.MayVote() {
 		if id == v.voter {
 			place = len(lives) - 1
 			continue

@@ -183,6 +183,38 @@ func TestFoundAnewWhileVotersChange(t *testing.T) {
 	}
 }
 
+// TestFoundAnewInAHalfMadeChange: this process knows that the voters become three of five, and two of five are left: they
+// are no majority of anything.
+func TestFoundAnewInAHalfMadeChange(t *testing.T) {
+	const lease = 10 * time.Second
+	g, voters := voterOf(t, "a", "c", "d")
+	h, links := voters.nodes["h"], voters.links
+	voters.lose = func() bool { return len(g.vote.node.Voters().Outgoing) > 0 }
+	h.SetVoters([]raft.Voter{links["h"].voter, links["a"].voter, g.vote.voter}, g.vote.now())
+	for range 3 {
+		h.Tick(g.vote.now())
+		voters.carry()
+	}
+	if v := g.vote.node.Voters(); len(v.Outgoing) != 5 || len(v.Incoming) != 3 {
+		t.Fatalf("the voters are %+v", v)
+	}
+	for _, node := range []string{"h", "a", "d"} {
+		g.Ended(links[node], succession.Dead)
+	}
+	founded := false
+	for range 6 * lease / g.Beat() {
+		g.Came(false)
+		g.Hear(links["c"], wire.Liveness{RunID: "run", Group: "g", Node: "c", Voter: "c", State: uint64(succession.Lost), Term: 3})
+		pass(g, g.Beat())
+		if _, now := g.FoundAnew(time.Now()); now {
+			founded = true
+		}
+	}
+	if !founded {
+		t.Error("it founds no group")
+	}
+}
+
 // hostOfTwo is the view of a host, a, with links to two nodes that may vote.
 func hostOfTwo(lease time.Duration) (g *Group, b, c *Link) {
 	g = NewGroup("run", "a", lease, false)

@@ -550,22 +550,34 @@ func (n *Node) Voters() Voters {
 	return voters(n.log.conf)
 }
 
-// MayDecide reports whether these processes are a majority, of the voters that this process knows, or of those after a
-// change that it has in its log: the leader is the first to know that one is committed.
-func (n *Node) MayDecide(of []Voter) bool {
+// configs are the voters that this process knows, and those after each change that it has in its log: the leader is the
+// first to know that one is committed.
+func (n *Node) configs() []Voters {
 	if n.raw == nil {
-		return false
+		return nil
 	}
-	v := voters(n.log.conf)
-	may := v.Majority(of)
+	list := []Voters{voters(n.log.conf)}
 	for _, e := range n.log.unapplied() {
 		c := &raftpb.ConfChangeV2{}
 		if e.GetType() == raftpb.EntryConfChangeV2 && unmarshal(e.GetData(), c) == nil {
-			v = v.after(c)
-			may = may || v.Majority(of)
+			list = append(list, list[len(list)-1].after(c))
 		}
 	}
-	return may
+	return list
+}
+
+// MayVote returns all that may vote by now, as far as this process can tell: also those whom a change adds.
+func (n *Node) MayVote() []Voter {
+	var all Voters
+	for _, v := range n.configs() {
+		all.Incoming = append(all.Incoming, v.All()...)
+	}
+	return all.All()
+}
+
+// MayDecide reports whether these processes may be a majority by now, as far as this process can tell.
+func (n *Node) MayDecide(of []Voter) bool {
+	return slices.ContainsFunc(n.configs(), func(v Voters) bool { return v.Majority(of) })
 }
 
 // alone reports whether this process is the only voter.

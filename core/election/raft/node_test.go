@@ -180,6 +180,25 @@ func TestChangeThatCannotBeCommitted(t *testing.T) {
 	}
 }
 
+// TestAddedUnheard: one of two voters agrees to a third, and is cut off before it hears that this is so: the two others
+// may decide without it.
+func TestAddedUnheard(t *testing.T) {
+	g, _ := newGroup(t, 3)
+	g.tick(1)
+	leader, cut := g.nodes[1], g.nodes[2]
+	leader.SetVoters([]Voter{1, 2}, g.now)
+	g.carry()
+	g.lose = func(m Message) bool { return m.To == 2 && leader.Voters().Has(3) }
+	leader.SetVoters([]Voter{1, 2, 3}, g.now)
+	g.carry()
+	if !leader.Voters().Has(3) || cut.Voters().Has(3) {
+		t.Fatalf("the leader's voters are %v, those of the other %v", leader.Voters(), cut.Voters())
+	}
+	if !slices.Contains(cut.MayVote(), 3) || !cut.MayDecide([]Voter{1, 3}) || cut.MayDecide([]Voter{3}) {
+		t.Errorf("%v may vote", cut.MayVote())
+	}
+}
+
 // TestFounderDiesAddingVoters: wherever in its first change of voters the founder dies, those that know by
 // then that they vote elect one of themselves.
 func TestFounderDiesAddingVoters(t *testing.T) {

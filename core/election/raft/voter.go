@@ -78,7 +78,7 @@ func voters(c *raftpb.ConfState) (v Voters) {
 // after returns the voters that follow from a change.
 func (v Voters) after(c *raftpb.ConfChangeV2) Voters {
 	next := Voters{Incoming: slices.Clone(v.Incoming)}
-	if _, joint := c.EnterJoint(); joint && len(v.Incoming) > 1 { // see carryOut
+	if joint := c.GetTransition() != raftpb.ConfChangeTransitionAuto || len(c.GetChanges()) > 1; joint && len(v.Incoming) > 1 { // see carryOut
 		next.Outgoing = v.Incoming
 	}
 	for _, change := range c.GetChanges() {

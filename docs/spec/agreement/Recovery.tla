@@ -201,7 +201,7 @@ Tick ==
          hears(p) == over(p) # {} \/ (IF leads[p] THEN HasMajority(p) ELSE HearsLeader(p))
          older(p) == IF up[p] /\ ~hears(p) THEN Min(age[p] + 1, Lease) ELSE 0
          gone(p)  == {q \in Others(p) : Refused(p, q) \/ (q \in dead[p] /\ ~Connected(p, q))}
-         needed(p) == gone(p) = Others(p) \/ (gone(p) # {} /\ ~(Changing /\ agreed[p]))
+         needed(p) == gone(p) # {} /\ ~(Changing /\ agreed[p] /\ \E q \in Others(p) \ gone(p) : single[q])
      IN
         /\ age' = [p \in Procs |-> older(p)]
         /\ term' = [p \in Procs |-> newest(p)]
