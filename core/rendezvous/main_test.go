@@ -8,6 +8,6 @@ import (
 )
 
 // Histories of each property: make test-go-long runs thousands.
-func init() { _ = flag.Set("rapid.checks", "100") }
+func init() { _ = flag.Set("rapid.checks", "50") }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

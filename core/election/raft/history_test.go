@@ -198,7 +198,7 @@ func TestHistories(t *testing.T) {
 		}
 		return
 	}
-	count := 300
+	count := 100
 	if text := os.Getenv("RALLYPOINT_HISTORIES"); text != "" {
 		var err error
 		if count, err = strconv.Atoi(text); err != nil {
