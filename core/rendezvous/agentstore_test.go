@@ -8,6 +8,65 @@ import (
 	"rallypoint/core/store"
 )
 
+func TestKeyOperations(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 1), "a")[0]
+	value := func(reply Reply) string {
+		t.Helper()
+		if reply.Err != nil {
+			t.Fatal(reply.Err)
+		}
+		return string(reply.Result.(KeyResult).Values[0])
+	}
+	r.key(n, store.OpSet, 0, "k", "v")
+	if got := value(r.key(n, store.OpGet, 0, "k")); got != "v" {
+		t.Errorf("get: %q", got)
+	}
+	r.key(n, store.OpAppend, 0, "k", "w")
+	if got := value(r.key(n, store.OpGet, 0, "k")); got != "vw" {
+		t.Errorf("append: %q", got)
+	}
+	if got := value(r.key(n, store.OpCompareSet, 0, "k", "vw", "x")); got != "x" {
+		t.Errorf("compare_set: %q", got)
+	}
+	if err := r.key(n, store.OpAdd, 1, "k").Err; err == nil || err.Code != CodeNumber {
+		t.Errorf("add on a text: %v", err)
+	}
+	if !r.key(n, store.OpCheck, 0, "k").Result.(KeyResult).Ready || r.key(n, store.OpCheck, 0, "none").Result.(KeyResult).Ready {
+		t.Error("check")
+	}
+	if got := r.key(n, store.OpNumKeys, 0, "").Result.(KeyResult).Number; got != 1 {
+		t.Errorf("num_keys: %d", got)
+	}
+	if got := r.key(n, store.OpListKeys, 0, "").Result.(KeyResult).Keys; len(got) != 1 || got[0] != "k" {
+		t.Errorf("list_keys: %q", got)
+	}
+	if !r.key(n, store.OpDelete, 0, "k").Result.(KeyResult).Ready || r.key(n, store.OpDelete, 0, "k").Result.(KeyResult).Ready {
+		t.Error("delete_key")
+	}
+	if err := r.key(n, store.OpQueuePop, 0, "q").Err; err == nil || err.Code != CodeEmpty {
+		t.Errorf("pop of an empty queue: %v", err)
+	}
+	r.key(n, store.OpQueuePush, 0, "q", "1")
+	if got := r.key(n, store.OpQueueLen, 0, "q").Result.(KeyResult).Number; got != 1 {
+		t.Errorf("queue_len: %d", got)
+	}
+	if got := value(r.key(n, store.OpQueuePop, 1, "q")); got != "1" {
+		t.Errorf("queue_pop: %q", got)
+	}
+	if err := r.key(n, store.OpSet, 0, "k").Err; err == nil || err.Code != CodeInvalid {
+		t.Errorf("set without a value: %v", err)
+	}
+	for _, op := range []store.Op{store.OpSet, store.OpGet, store.OpAdd, store.OpCompareSet, store.OpDelete, store.OpQueuePop, store.OpBarrier} {
+		if err := r.key(n, op, 0, "").Err; err == nil || err.Code != CodeInvalid {
+			t.Errorf("operation %d without a key: %v", op, err)
+		}
+	}
+	if err := r.key(n, store.Op(99), 0, "k").Err; err == nil || err.Code != CodeInvalid {
+		t.Errorf("an unknown operation: %v", err)
+	}
+}
+
 func TestACanceledWaitIsAnsweredOnce(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 1), "a")[0]

@@ -1,7 +1,6 @@
 package rendezvous
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -126,50 +125,6 @@ func (r *rig) timer(kind TimerKind) Timer {
 	return Timer{}
 }
 
-// TestMembersEndInAgreement: a member that is lost, finishes or is stopped is waited for no
-// more; one whose connection is broken is.
-func TestMembersEndInAgreement(t *testing.T) {
-	for name, end := range map[string]func(*rig, *rigNode){
-		"it dies":     func(r *rig, n *rigNode) { r.lost(n) },
-		"it finishes": func(r *rig, n *rigNode) { r.apply(Finish{n.request()}) },
-		"it leaves":   func(r *rig, n *rigNode) { r.apply(Leave{Request: n.request()}) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, -1)
-			n := r.group(policy(3, 3), "a", "b", "c")
-			r.apply(saveOf("s1", time.Hour))
-			r.held(n[0], "s1", 7)
-			r.held(n[1], "s1", 8)
-			r.apply(Disconnect{Session: n[2].session})
-			r.wantAsked("s1", 1, n[:2]...)
-			r.again(n[2], policy(3, 3))
-			r.wantAsked("s1", 1, n...)
-			end(r, n[2])
-			r.wantAgreed("s1", 1, 8, n[:2]...)
-		})
-	}
-}
-
-// TestStopInAgreement: a round that is about to stop agrees on nothing; the next one does.
-func TestStopInAgreement(t *testing.T) {
-	r := newRig(t, -1)
-	n := r.group(policy(2, 2), "a", "b")
-	r.apply(saveOf("s1", time.Hour))
-	r.held(n[0], "s1", 7)
-	r.apply(AnnounceStop{Request: n[1].request(), Generation: n[1].claim.Generation, Round: 1, Reason: "it crashed"})
-	r.wantAsked("s1", 0, n...) // workers that are held continue
-	r.held(n[1], "s1", 8)
-	r.wantAsked("s1", 0, n...)
-	for _, x := range n {
-		r.join(x)
-	}
-	r.wantRound(n...)
-	r.wantAsked("s1", 2, n...)
-	r.held(n[0], "s1", 3) // after a restart the steps are lower
-	r.held(n[1], "s1", 3)
-	r.wantAgreed("s1", 2, 3, n...)
-}
-
 // TestFailureAfterAgreement: a round that ends before all have saved is followed by one that
 // agrees again; reports of the round before do nothing.
 func TestFailureAfterAgreement(t *testing.T) {
@@ -215,40 +170,6 @@ func TestDeadlineDuringSave(t *testing.T) {
 	r.wantChange("directive d1 is carried out, at its deadline (no word of a save came from b)")
 	if n[1].dropped == nil || n[0].notice.Directive.ID != "" || n[0].notice.Waiting == 0 {
 		t.Errorf("%v, %+v", n[1].dropped, n[0].notice)
-	}
-}
-
-// TestDrainWhenSaved: the named nodes leave as soon as all have saved; the host of the
-// control plane, and rank 0, as any other.
-func TestDrainWhenSaved(t *testing.T) {
-	p := policy(1, 3)
-	r, n := hostedRound(t, p, "a", "b", "c")
-	r.apply(drainOf("d1", time.Minute, time.Hour, "a"))
-	for _, x := range n {
-		r.held(x, "d1", 7)
-	}
-	if !n[0].notice.Directive.Named || n[1].notice.Directive.Named {
-		t.Error("who is named")
-	}
-	for _, x := range n {
-		r.saved(x, "d1")
-	}
-	if n[0].dropped == nil || !strings.Contains(n[0].dropped.Text, "drained by admin carol: its disk") {
-		t.Errorf("the drained node was told %v", n[0].dropped)
-	}
-	r.join(n[1])
-	r.join(n[2])
-	if o := r.wantRound(n[1:]...); o.Round != 2 {
-		t.Errorf("round %d", o.Round)
-	}
-	r = r.dies(n[0], n[1], p) // its process ends: another hosts
-	r.follows(p, n[2])
-	if back := r.hello("a", p); back.welcomed || back.refused.Code != CodeGraceful {
-		t.Errorf("the next host admits the drained node: %+v", back.refused)
-	}
-	r.fire(TimerDrained)
-	if back := r.hello("a", p); !back.welcomed {
-		t.Errorf("its time is over: %v", back.refused)
 	}
 }
 
@@ -299,63 +220,6 @@ func TestDrainGoesOnWithSpares(t *testing.T) {
 		t.Fatalf("closed: %v", r.m.closed)
 	}
 	r.wantRound(spares...)
-}
-
-// TestScale: the job continues with fewer nodes, the ones above are spares; then with more.
-func TestScale(t *testing.T) {
-	p := policy(2, 6)
-	p.NodeUnit = 2
-	r := newRig(t, -1)
-	n := r.group(p, "a", "b", "c", "d")
-	scale := func(id string, target int) Direct {
-		return Direct{ID: id, Kind: DirectiveScale, Target: target, Within: time.Minute, By: "admin", Reason: "why"}
-	}
-	for _, bad := range []int{1, 3, 8} {
-		if err := r.m.directives.misfit(scale("x", bad)); err == nil || err.Code != CodeInvalid {
-			t.Errorf("a target of %d: %v", bad, err)
-		}
-		if effects := r.apply(scale("x", bad)); !refused(effects) {
-			t.Errorf("a target of %d: %+v", bad, effects)
-		}
-	}
-	carry := func(d Direct, nodes ...*rigNode) {
-		t.Helper()
-		r.apply(d)
-		for _, x := range nodes {
-			if x.notice.Directive.Target != d.Target {
-				t.Errorf("node %s was told %+v", x.id, x.notice.Directive)
-			}
-			r.held(x, d.ID, 5)
-		}
-		for _, x := range nodes {
-			r.saved(x, d.ID)
-		}
-	}
-	carry(scale("s1", 2), n...)
-	for _, x := range n {
-		if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, "the job continues with 2 nodes") {
-			t.Errorf("node %s was told %+v", x.id, x.notice)
-		}
-		r.join(x)
-	}
-	r.wantRound(n[0], n[1])
-	r.wantPending(n[2], n[3])
-	if n[0].notice.Waiting > 0 || r.runs(TimerAdmit) {
-		t.Errorf("spares are announced: %+v", n[0].notice)
-	}
-	carry(scale("s2", 4), n[0], n[1])
-	for _, x := range n[:2] { // whose workers have saved: they train nothing that the next round trains again
-		if x.notice.Waiting == 0 || x.notice.Directive.ID != "" {
-			t.Errorf("node %s was told %+v", x.id, x.notice)
-		}
-	}
-	r.join(n[0])
-	r.join(n[1])
-	r.wantRound(n...)
-	state := r.m.Snapshot()
-	if m, err := Restore(state); err != nil || m.forming.target != 4 || !bytes.Equal(m.Snapshot(), state) {
-		t.Errorf("restored: %v", err)
-	}
 }
 
 // TestDirectivesOfEndingJob: with the first finish no node can be replaced. What stands is

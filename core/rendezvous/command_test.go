@@ -103,19 +103,6 @@ func TestProgressTellsOfCommands(t *testing.T) {
 	}
 }
 
-// TestReplacementAfterALoss: a node with another command waits beside a round that has lost a
-// member, since arguments may differ between nodes, and takes the lost one's place.
-func TestReplacementAfterALoss(t *testing.T) {
-	r, p := newRig(t, -1), policy(2, 2)
-	n := r.runners(p, "aa", "a", "b")
-	r.lost(n[1])
-	c := r.hello("c", p, runs("cc", "a.py"))
-	r.join(c)
-	r.wantPending(c)
-	r.join(n[0])
-	r.wantRound(n[0], c)
-}
-
 // TestSpareLeftByARound: of two newcomers one gets the place; the other is refused if no member runs
 // what it runs. A former member never is, whatever its arguments.
 func TestSpareLeftByARound(t *testing.T) {
@@ -144,21 +131,6 @@ func TestSpareLeftByARound(t *testing.T) {
 	if o, _, ok := a.outcome(); !ok || o.World != 1 {
 		t.Fatalf("%+v", o)
 	}
-}
-
-// TestSpareOfAFinishingRound: no node is admitted any more, so that one of another job is refused.
-func TestSpareOfAFinishingRound(t *testing.T) {
-	r, p := newRig(t, -1), policy(2, 3)
-	p.Target = 2
-	n := r.runners(p, "aa", "a", "b")
-	r.apply(Finish{n[0].request()})
-	other, same := r.hello("c", p, runs("cc", "c.py")), r.hello("d", p, runs("aa", "a.py"))
-	r.join(other)
-	r.join(same)
-	r.wantError(other, CodeMismatch)
-	r.wantPending(same)
-	r.apply(Leave{Request: n[1].request(), Ending: EndSuccess})
-	r.wantError(same, CodeGraceful)
 }
 
 // TestEndedRunOfAnotherJob: after a success a node of that job was not needed, and one of another is
@@ -198,25 +170,6 @@ func roundTrip(t *testing.T, ev Event) Event {
 		t.Fatal(err)
 	}
 	return ev
-}
-
-// TestCommandAfterARestart: a control plane that was restarted learns the members' commands from
-// their hellos.
-func TestCommandAfterARestart(t *testing.T) {
-	r, p := newRig(t, 0), policy(2, 2)
-	report := func(rank int) func(*Hello) {
-		return func(h *Hello) {
-			h.Command = Command{"aa", "a.py"}
-			h.LastRound = LastRound{Generation: "before", Round: 4, Rank: rank, World: 2, HostRank: -1}
-		}
-	}
-	r.hello("a", p, report(0))
-	r.hello("b", p, report(1))
-	other := r.hello("c", p, runs("cc", "c.py"))
-	r.join(other)
-	if err := r.wantError(other, CodeMismatch); !strings.Contains(err.Text, "round 4 on node a") {
-		t.Error(err.Text)
-	}
 }
 
 // TestCommandsFromOutside: what peers say is bounded and cannot draw on a terminal.

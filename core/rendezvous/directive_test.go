@@ -16,46 +16,6 @@ func drainOf(id string, within, away time.Duration, nodes ...string) Direct {
 	return Direct{ID: id, Kind: DirectiveDrain, Nodes: nodes, Within: within, For: away, By: "admin carol", Reason: "its disk"}
 }
 
-// TestDrain: all members learn of the directive at once; at its deadline the named node
-// leaves, a spare takes its place, and the node is refused until its time is over.
-func TestDrain(t *testing.T) {
-	p := policy(2, 2)
-	r := newRig(t, -1)
-	n := r.group(p, "a", "b")
-	spare := r.hello("c", p)
-	r.join(spare)
-	r.apply(drainOf("d1", time.Minute, time.Hour, "b"))
-	for _, node := range n {
-		if d := node.notice.Directive; d.ID != "d1" || d.Named != (node.id == "b") || d.Text != "drain b within 1m0s, asked for by admin carol: its disk" || node.notice.Waiting > 0 {
-			t.Errorf("node %s was told %+v", node.id, node.notice)
-		}
-	}
-	if s := r.m.Status(); len(s.Directives) != 1 || s.Directives[0].ID != "d1" || s.Directives[0].Nodes[0] != "b" || len(s.Drained) > 0 {
-		t.Errorf("the status has %+v, %+v", s.Directives, s.Drained)
-	}
-	r.fire(TimerDirective)
-	if n[1].dropped == nil || !strings.Contains(n[1].dropped.Text, "drained by admin carol: its disk") {
-		t.Errorf("the drained node was told %v", n[1].dropped)
-	}
-	if d := n[0].notice; d.Directive.ID != "" || d.Waiting == 0 {
-		t.Errorf("the other node was told %+v", d)
-	}
-	r.join(n[0])
-	r.wantRound(n[0], spare)
-
-	back := r.hello("b", p)
-	if back.welcomed || back.refused == nil || back.refused.Code != CodeGraceful || !strings.Contains(back.refused.Text, "admin undrain") {
-		t.Errorf("the drained node came back and was told %+v", back.refused)
-	}
-	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "admin carol", "its disk", "admin", false}) {
-		t.Errorf("drained: %+v", s.Drained)
-	}
-	r.fire(TimerDrained)
-	if back = r.hello("b", p); !back.welcomed {
-		t.Errorf("its time is over, and it is refused: %v", back.refused)
-	}
-}
-
 // TestDrainOfASpare: a node without workers leaves at once, and the workers of the round are not
 // asked to save, nor to wait, for it.
 func TestDrainOfASpare(t *testing.T) {
@@ -137,30 +97,6 @@ func TestRoundEndedByADirective(t *testing.T) {
 	}
 }
 
-// TestDirectiveOnce: an id is carried out once, however often it comes, also if it has joined
-// another one; one that is canceled is not.
-func TestDirectiveOnce(t *testing.T) {
-	r := newRig(t, -1)
-	n := r.group(policy(1, 3), "a", "b", "c")
-	r.apply(drainOf("d1", time.Minute, 0, "b"))
-	r.apply(drainOf("d1", time.Second, 0, "a"))
-	r.apply(drainOf("d2", time.Hour, 0, "b"))
-	r.apply(CancelDirective{ID: "d2", By: "admin", Reason: "why not"}) // it has joined d1
-	if d := r.m.directives.standing; d.ID != "d1" || len(d.Nodes) != 1 || d.Within != time.Minute || n[1].notice.Directive.ID != "d1" {
-		t.Errorf("%+v", d)
-	}
-	r.apply(CancelDirective{ID: "d1", By: "admin", Reason: "why not"})
-	r.wantNoDirective(n...)
-	r.apply(drainOf("d3", time.Minute, 0, "b"))
-	r.fire(TimerDirective)
-	for _, id := range []string{"d1", "d2", "d3"} {
-		r.apply(drainOf(id, 0, 0, "a"))
-	}
-	if n[0].dropped != nil || n[2].dropped != nil || n[1].dropped == nil || r.runs(TimerDirective) {
-		t.Errorf("dropped: %v, %v, %v", n[0].dropped, n[1].dropped, n[2].dropped)
-	}
-}
-
 // TestDirectivesInSnapshot: a directive, and who is drained, survive a restart.
 func TestDirectivesInSnapshot(t *testing.T) {
 	p := policy(1, 3)
@@ -186,28 +122,6 @@ func TestDirectivesInSnapshot(t *testing.T) {
 	r.apply(drainOf("d0", 0, 0, "a"))
 	if r.m.directives.drained["a"] != nil {
 		t.Error("a directive that had ended is carried out again")
-	}
-}
-
-// TestDirectivesEndWithRun: closing a run ends what stands.
-func TestDirectivesEndWithRun(t *testing.T) {
-	r := newRig(t, -1)
-	r.group(policy(1, 2), "a", "b")
-	r.apply(drainOf("d1", time.Minute, 0, "b"))
-	r.apply(CloseRun{By: "admin", Reason: "why"})
-	if r.runs(TimerDirective) || r.m.directives.standing != nil {
-		t.Error("it stands in a closed run")
-	}
-}
-
-// TestUnusableDirectives change nothing.
-func TestUnusableDirectives(t *testing.T) {
-	r := newRig(t, -1)
-	r.group(policy(1, 2), "a", "b")
-	for _, d := range []Direct{{}, {ID: "x", Kind: 9}, {ID: "x", Kind: DirectiveScale}, {ID: "x", Kind: DirectiveSave, Target: 1}, {ID: "x", Kind: DirectiveDrain, Within: -1}, {ID: "x", Kind: DirectiveDrain, For: -1}} {
-		if effects := r.apply(d); !refused(effects) {
-			t.Errorf("%+v: %+v", d, effects)
-		}
 	}
 }
 

@@ -19,6 +19,41 @@ func TestFactsOfARunThatWasBegunAgain(t *testing.T) {
 	}
 }
 
+// TestStrangersFacts has a node of another job report at a successor, and one whose facts
+// cannot be: nothing comes of either.
+func TestStrangersFacts(t *testing.T) {
+	p := policy(1, 3)
+	r, n := hostedRound(t, p, "a", "b", "c")
+	r = r.dies(n[0], n[1], p)
+	known := n[2].facts
+	for name, change := range map[string]func(f *Facts, c *LastRound){
+		"another job's":           func(f *Facts, c *LastRound) { f.Generation, f.Origin, c.Generation = "x", "x", "x" },
+		"a round without end":     func(f *Facts, c *LastRound) { f.Round, c.Round = 1<<64-1, 1<<64-1 },
+		"more nodes than max":     func(f *Facts, _ *LastRound) { f.World = 4 },
+		"another world":           func(f *Facts, _ *LastRound) { f.World = 2 },
+		"no such host":            func(f *Facts, _ *LastRound) { f.HostRank = 3 },
+		"hosts that ran on":       func(f *Facts, _ *LastRound) { f.Finished, f.FinishedHosts = false, []int{0} },
+		"one host finished twice": func(f *Facts, _ *LastRound) { f.FinishedHosts = []int{0, 0} },
+		"a finish of no round":    func(f *Facts, c *LastRound) { f.Round, f.World = 0, 0 },
+		"closed somehow":          func(f *Facts, _ *LastRound) { f.Closed.Kind = 5 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := n[2].claim
+			c.Facts = known
+			c.Facts.Finished, c.Facts.Closed = true, Closing{Kind: ClosedFailed, By: "x", Reason: "y"}
+			change(&c.Facts, &c)
+			x := r.claiming("x "+name, p, c)
+			if r.m.closed != nil || r.m.round.finishing() || r.m.round.tally[participantUnknown] != 1 || x.notice.Waiting == 0 {
+				t.Errorf("closed %v, finishing %v, %d unknown, it was told %+v", r.m.closed, r.m.round.finishing(), r.m.round.tally[participantUnknown], x.notice)
+			}
+		})
+	}
+	r.follows(p, n[2])
+	if n[2].notice.Closed || r.m.round.tally[participantUnknown] != 0 {
+		t.Errorf("c was told %+v", n[2].notice)
+	}
+}
+
 // TestKeptOutNodeHasJoinedAlready: a node that is kept out gets no place at a next host either, which
 // learns of that after the node has asked for one.
 func TestKeptOutNodeHasJoinedAlready(t *testing.T) {
@@ -55,5 +90,23 @@ func TestClosedWhileOneRegroups(t *testing.T) {
 	r.wantError(b, CodeClosed)
 	if b.notice.Waiting != 0 {
 		t.Errorf("it was told %+v", b.notice)
+	}
+}
+
+// TestForgottenRunKeepsItsNumbers has the host die after a closed run was begun again.
+func TestForgottenRunKeepsItsNumbers(t *testing.T) {
+	r, n := hostedRound(t, policy(1, 2), "a", "b")
+	r.apply(CloseRun{By: "admin"})
+	r.lost(n[0])
+	r.lost(n[1])
+	r.fire(TimerClosed)
+	p := policy(2, 2)
+	c, d := r.hello("c", p), r.hello("d", p)
+	r = r.dies(n[0], c, p)
+	r.follows(p, d)
+	r.join(c)
+	r.join(d)
+	if o := r.wantRound(c, d); o.Round != 2 {
+		t.Errorf("outcome %+v", o)
 	}
 }

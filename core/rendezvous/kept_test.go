@@ -101,37 +101,6 @@ func TestARunWithoutAnIDBeginsAgainAtOnce(t *testing.T) {
 	}
 }
 
-// A process of the job that has ended learns that, whatever it was told to do.
-func TestAMemberOfTheEndedJobDoesNotBeginItAgain(t *testing.T) {
-	r := ended(t, succeeds)
-	back := r.hello("a", policy(1, 1), func(h *Hello) { h.BeginAgain, h.LastRound.Round = true, 1 })
-	r.join(back)
-	r.wantError(back, CodeGraceful)
-}
-
-// A log that takes the place of another one begins with the end of its run.
-func TestEndedGoesOn(t *testing.T) {
-	was := ended(t, succeeds)
-	kept, ok := was.m.Kept()
-	if !ok || kept.For != DefaultClosedFor || kept.Closing.Kind != ClosedSuccess {
-		t.Fatalf("it is kept as %+v, %v", kept, ok)
-	}
-	r := newRig(t, -1)
-	kept.For = time.Minute
-	r.apply(kept)
-	if again, _ := r.m.Kept(); again != kept {
-		t.Errorf("it goes on as %+v instead of %+v", again, kept)
-	}
-	late := r.hello("late", policy(1, 3))
-	r.join(late)
-	r.wantError(late, CodeGraceful)
-	r.apply(LeaseExpired{Session: late.session})
-	r.fire(TimerClosed)
-	fresh := r.hello("fresh", policy(1, 1))
-	r.join(fresh)
-	r.wantRound(fresh)
-}
-
 // The restored state of a release before has no time for which a run stays closed, but a policy
 // without it; and what is restored keeps the time that runs.
 func TestRestoredRunStaysClosed(t *testing.T) {

@@ -257,6 +257,22 @@ func TestRegroupTimeoutGoesOnWithoutAMember(t *testing.T) {
 	}
 }
 
+func TestRegroupTimeoutBelowMinKeepsWaiting(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(2, 2)
+	n := r.group(p, "a", "b")
+	r.join(n[0])
+	r.fire(TimerRegroup)
+	r.wantPending(n[0])
+	forming, _ := r.m.Progress()
+	if !strings.Contains(forming.Detail, "missing: b") {
+		t.Errorf("progress does not name who is missing: %+v", forming)
+	}
+	c := r.hello("c", p)
+	r.join(c)
+	r.wantRound(n[0], c)
+}
+
 func TestEvictedNodeThatComesBackSeesWaiting(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 2)

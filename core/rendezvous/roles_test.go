@@ -12,6 +12,32 @@ func (r *rig) publish(n *rigNode, role string, size int) {
 		fmt.Sprintf(`{"role": %q, "rank": %d, "local_world_size": %d}`, role, n.claim.Rank, size))
 }
 
+func TestRankAssignmentEndsWhenAMemberIsLost(t *testing.T) {
+	for _, when := range []string{"before any node published", "after the others published"} {
+		t.Run(when, func(t *testing.T) {
+			r := newRig(t, -1)
+			n := r.group(policy(1, 3), "a", "b", "c")
+			if when == "before any node published" {
+				r.lost(n[1])
+			}
+			r.publish(n[0], "default", 2)
+			r.publish(n[2], "default", 2)
+			read := r.key(n[0], store.OpGet, 0, RoleInfoPrefix+"1")
+			number := n[0].number
+			if when != "before any node published" {
+				if read.Result != nil {
+					t.Fatal("a live member's role info was made up")
+				}
+				r.lost(n[1])
+			}
+			got := n[0].replies[number].Result.(KeyResult)
+			if want := `{"role":"default","rank":1,"local_world_size":2}`; string(got.Values[0]) != want {
+				t.Errorf("got %s, want %s", got.Values[0], want)
+			}
+		})
+	}
+}
+
 func TestRankAssignmentEndsWhenRankZeroIsLost(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 5), "a", "b", "c", "d", "e")

@@ -103,23 +103,6 @@ func TestRecoveredNodesComeBack(t *testing.T) {
 	}
 }
 
-// TestNoRoundWithoutThoseWhoMayComeBack keeps a restarted control plane from
-// completing a round with a node that may be dead.
-func TestNoRoundWithoutThoseWhoMayComeBack(t *testing.T) {
-	r := newRig(t, -1)
-	p := policy(2, 3)
-	a, b := r.hello("a", p), r.hello("b", p)
-	r.join(a)
-	r.join(b)
-	r.m, _ = Restore(r.m.Snapshot())
-	r.apply(Recovered{})
-	r.again(a, p)
-	r.fire(TimerLastCall)
-	r.wantPending(a, b)
-	r.again(b, p)
-	r.wantRound(a, b)
-}
-
 func TestRestoreRefuses(t *testing.T) {
 	state := busyRig(t).m.Snapshot()
 	for cut := range state {

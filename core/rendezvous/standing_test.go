@@ -105,33 +105,6 @@ func TestSecondDirective(t *testing.T) {
 	}
 }
 
-// TestCoveredDirective: a node that asks for what a stronger directive does anyway is not refused,
-// as its workers would be stopped then without a save.
-func TestCoveredDirective(t *testing.T) {
-	for _, c := range []struct {
-		stands Direct
-		given  DirectiveKind
-	}{
-		{Direct{Kind: DirectiveStop}, DirectiveDrain},
-		{Direct{Kind: DirectiveStop}, DirectiveSave},
-		{Direct{Kind: DirectiveDrain, Nodes: []string{"a"}}, DirectiveSave},
-		{Direct{Kind: DirectiveScale, Target: 1}, DirectiveSave},
-	} {
-		r := newRig(t, -1)
-		n := r.group(policy(1, 2), "a", "b")
-		c.stands.ID, c.stands.Within, c.stands.By = "d1", time.Hour, "admin"
-		r.apply(c.stands)
-		ev := GiveDirective{Request: n[1].request(), Directive: Direct{ID: "d2", Kind: c.given, Within: time.Minute, Reason: "SIGTERM"}}
-		r.apply(ev)
-		if err := n[1].replies[ev.Number].Err; err != nil {
-			t.Errorf("%v while %v stands: %v", c.given, c.stands.Kind, err)
-		}
-		if d := r.m.directives.standing; d.ID != "d1" || d.Within != time.Hour {
-			t.Errorf("%+v stands", d)
-		}
-	}
-}
-
 // TestJoinedDrains: nodes that are taken away one after the other leave together, at the nearest
 // of their deadlines, and the workers save once.
 func TestJoinedDrains(t *testing.T) {
@@ -161,17 +134,6 @@ func TestJoinedDrains(t *testing.T) {
 	r.apply(TimerFired{first})
 	if n[0].dropped != nil || n[1].dropped == nil || n[2].dropped == nil || n[3].dropped == nil || r.runs(TimerDirective) || r.runs(TimerDrained) {
 		t.Errorf("dropped: %v, %v, %v, %v; timers: %+v", n[0].dropped, n[1].dropped, n[2].dropped, n[3].dropped, r.timers)
-	}
-}
-
-// TestDrainAtOnceJoins carries out what stands with it: the round ends for all.
-func TestDrainAtOnceJoins(t *testing.T) {
-	r := newRig(t, -1)
-	n := r.group(policy(1, 3), "a", "b", "c")
-	r.apply(drainOf("d1", time.Hour, 0, "b"))
-	r.apply(drainOf("d2", 0, 0, "c"))
-	if n[1].dropped == nil || n[2].dropped == nil || r.m.directives.standing != nil {
-		t.Errorf("dropped: %v, %v", n[1].dropped, n[2].dropped)
 	}
 }
 

@@ -107,6 +107,26 @@ func TestHostKilledBeforeItsWorkersHaveFinished(t *testing.T) {
 	}
 }
 
+// TestSessionMovesIntoTheHost has a known session say that its process hosts: the next
+// outcome names it.
+func TestSessionMovesIntoTheHost(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(2, 2)
+	n := r.group(p, "a", "b")
+	r.apply(Disconnect{Session: n[1].session})
+	n[1].inHost = true
+	r.again(n[1], p)
+	rank := n[1].claim.Rank
+	if n[0].facts.HostRank != rank {
+		t.Errorf("a was told %+v", n[0].facts)
+	}
+	r.join(n[0])
+	r.join(n[1])
+	if o := r.wantRound(n...); o.HostRank != rank {
+		t.Errorf("outcome %+v", o)
+	}
+}
+
 // TestHostThatHandsOn: of a host that has handed the control plane on it is said that it
 // left, not that it is dead, though its member is lost all the same.
 func TestHostThatHandsOn(t *testing.T) {

@@ -82,44 +82,6 @@ func TestNoWholeSegment(t *testing.T) {
 	}
 }
 
-// TestSpareOfTheRack replaces a lost node by one of its rack: no other rank changes. The status
-// names each node's domain, also a lost one's.
-func TestSpareOfTheRack(t *testing.T) {
-	r := newRig(t, time.Hour)
-	p := segments(4, 4, 2)
-	a, b := r.rack(p, "a", 0, 2), r.rack(p, "b", 0, 2)
-	r.wantRound(slices.Concat(a, b)...)
-	spares := slices.Concat(r.rack(p, "b", 2, 3), r.rack(p, "a", 2, 3))
-	r.lost(a[0])
-	if m := r.m.Status().Members[0]; m.State != "lost" || m.Topology != "a" {
-		t.Errorf("%+v", m)
-	}
-	r.rejoin(a[1], b[0], b[1])
-	r.wantRound(spares[1], a[1], b[0], b[1])
-	wantRanks(t, []*rigNode{spares[1], a[1], b[0], b[1]}, 0, 1, 2, 3)
-	r.wantPending(spares[0])
-}
-
-// TestSpareOfAnotherRack is of no use to a segment that has lost a node: with one more it takes the
-// whole segment's place.
-func TestSpareOfAnotherRack(t *testing.T) {
-	r := newRig(t, time.Hour)
-	p := segments(4, 4, 2)
-	a, b := r.rack(p, "a", 0, 2), r.rack(p, "b", 0, 2)
-	c := r.rack(p, "c", 0, 1)
-	r.lost(a[0])
-	r.rejoin(a[1], b[0], b[1])
-	r.wantPending(a[1], b[0], b[1], c[0])
-	if s := r.m.Status(); s.Missing.Min != 1 || !strings.Contains(s.NotStarted, "2 of at least 4 nodes are here in whole segments of 2, 1 more needed: a has 1 of 2, c has 1 of 2") {
-		t.Errorf("%d are lacking: %s", s.Missing.Min, s.NotStarted)
-	}
-	c = append(c, r.rack(p, "c", 1, 2)...)
-	r.wantRound(slices.Concat(b, c)...)
-	wantRanks(t, b, 2, 3)
-	wantRanks(t, c, 0, 1)
-	r.wantPending(a[1])
-}
-
 // TestRoundWithoutABrokenSegment continues with the others if they are enough, and takes the segment
 // in again when it is whole.
 func TestRoundWithoutABrokenSegment(t *testing.T) {
@@ -139,46 +101,6 @@ func TestRoundWithoutABrokenSegment(t *testing.T) {
 	r.rejoin(b...)
 	r.wantRound(b[0], b[1], a[1], back[0])
 	wantRanks(t, b, 0, 1)
-}
-
-// TestLabelChangesAtARestart: the node is one of the other rack's, and its rank is the rack's own.
-func TestLabelChangesAtARestart(t *testing.T) {
-	r := newRig(t, time.Hour)
-	p := segments(2, 4, 2)
-	a, b := r.rack(p, "a", 0, 2), r.rack(p, "b", 0, 2)
-	r.lost(a[0])
-	moved := r.hello("a-0", p, in("b"))
-	r.join(moved)
-	r.rejoin(a[1], b[0], b[1])
-	r.wantRound(b...)
-	r.wantPending(moved, a[1])
-	again := r.rack(p, "a", 2, 3)
-	r.fire(TimerAdmit)
-	r.rejoin(b...)
-	r.wantRound(b[0], b[1], a[1], again[0])
-	r.wantPending(moved)
-}
-
-// TestTwoRacksComeBack at once, of which no node was left: each takes its own numbers, also after
-// a restart of the control plane.
-func TestTwoRacksComeBack(t *testing.T) {
-	r := newRig(t, time.Hour)
-	p := segments(6, 6, 2)
-	a, b, c := r.rack(p, "a", 0, 2), r.rack(p, "b", 0, 2), r.rack(p, "c", 0, 2)
-	for _, n := range slices.Concat(a, b) {
-		r.lost(n)
-	}
-	r.rejoin(c...)
-	r.wantPending(c...)
-	m, err := Restore(r.m.Snapshot())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.m = m
-	back := slices.Concat(r.rack(p, "b", 2, 3), r.rack(p, "a", 2, 4), r.rack(p, "b", 3, 4))
-	r.wantRound(slices.Concat(c, back)...)
-	wantRanks(t, c, 4, 5)
-	wantRanks(t, back, 2, 0, 1, 3)
 }
 
 // TestDomainsOutliveTheHost: a successor knows the domain of a segment all of whose nodes died with
