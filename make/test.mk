@@ -46,7 +46,7 @@ test-go test-c test-asan test-valgrind test-install test-run-long $(PYTHON_TESTS
 # tests start and end hundreds. make check runs all of vet, of which go test has a part.
 test-go test-go-long test-etcd-versions test-mounts test-run-long: export GORACE ?= atexit_sleep_ms=20
 
-# Tests that run processes wait for them most of the time: of one package eight at a time run,
+# Tests that run processes wait for them most of the time: of one package six at a time run,
 # where Go's own number is that of the processors. What fails, a few tests at most, is run once
 # more when all else has ended; packaging/again.py says what is final.
 GO_TEST = -race -vet=off -ldflags=-s -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
