@@ -51,14 +51,17 @@ func (g *Group) recoverLocked() {
 	linked := func(id raft.Voter, is func(l *Link) bool) bool {
 		return g.anyLink(func(l *Link) bool { return l.voter == id && is(l) }) != nil
 	}
+	gone := func(id raft.Voter) bool {
+		return v.node.ProvenDead(id) || linked(id, func(l *Link) bool { return l.refuses })
+	}
 	voters := v.node.Voters()
 	lives, others, place := []raft.Voter{v.voter}, []raft.Voter(nil), 0
-	for _, id := range v.node.MayVote() {
+	for _, id := range voters.All() {
 		if id == v.voter {
 			place = len(lives) - 1
 			continue
 		}
-		if v.node.ProvenDead(id) || linked(id, func(l *Link) bool { return l.refuses }) {
+		if gone(id) {
 			continue
 		}
 		others = append(others, id)
@@ -78,7 +81,8 @@ func (g *Group) recoverLocked() {
 	if s.last = heard; heard-s.resumed >= g.lease/4 { // what is read first after a silence, or a pause, was said before
 		s.heardAt = heard
 	}
-	if v.node.MayDecide(others) {
+	left := slices.DeleteFunc(v.node.MayVote(), func(id raft.Voter) bool { return id == v.voter || gone(id) })
+	if v.node.MayDecide(left) {
 		s.needed = 0
 	} else if s.needed == 0 {
 		s.needed = max(now, 1)
