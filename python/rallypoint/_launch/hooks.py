@@ -144,6 +144,8 @@ class Hooks:
     def _pass_on(self, ours: socket.socket) -> None:
         with ours.makefile("r", encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
+                if not line.endswith("\n"):  # the agent has ended without waiting for this reader
+                    return
                 text = line.rstrip("\n")
                 fields = json.loads(text)
                 if "group_name" in fields:

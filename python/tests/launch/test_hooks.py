@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import threading
 
 import pytest
@@ -52,3 +53,14 @@ def test_without_a_standard_input(run_python) -> None:  # type: ignore[no-untype
             assert job.logs_fd > 0 and job.events_fd > 0
         """
     )
+
+
+def test_event_that_is_cut() -> None:
+    """An agent that has waited for a slow reader long enough ends within a line."""
+    events: list[str] = []
+    theirs, ours = socket.socketpair()
+    theirs.sendall(b'{"a": 1}\n{"b": "')
+    theirs.close()
+    with ours:
+        hooks.Hooks(Job(["true"], {}, 1, on_event=events.append))._pass_on(ours)
+    assert events == ['{"a": 1}']

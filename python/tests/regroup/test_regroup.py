@@ -466,9 +466,12 @@ import rallypoint
 
 def work(steps):
     rallypoint.can_regroup()
+    open("can_regroup." + os.environ["RANK"], "w").close()
     world, first = rallypoint.world(), os.getpid()
     for step in range(steps):
         if world.epoch == 1 and world.rank == 1 and step == 5:
+            while not os.path.exists("can_regroup.0"):
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         if rallypoint.changing():
             world = rallypoint.regroup()
