@@ -12,6 +12,8 @@ import (
 // elected it for. It serves nobody before the Peers lead; if that does not come, Abandon follows. alone tells that
 // no majority could be asked whether there was more.
 func (s *Server) Begin(reign uint64, alone bool) (runs int) {
+	s.sending.Lock() // a StepDown, which takes the runs last of all, is over
+	defer s.sending.Unlock()
 	var found []storedRun
 	for _, stored := range s.cfg.Peers.Replica.Runs() {
 		r, err := restore(stored)

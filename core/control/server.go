@@ -150,7 +150,7 @@ type Server struct {
 	metrics  metrics
 	refusals *logsampler.Sampler
 	handover transfer
-	sending  sync.Mutex  // held while all nodes are sent on
+	sending  sync.Mutex  // held while all nodes are sent on, or a reign begins
 	left     wake.Signal // a node's connection has ended, for WaitIdle
 
 	gate    shutdownGate
