@@ -14,14 +14,14 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 	$(call say,go test of the fast packages)
 	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
 
-# Six at a time, the longest first: most tests wait for other processes, not for a processor.
+# Four at a time, the longest first: most tests wait for other processes, not for a processor.
 # They start hundreds of interpreters. python3 may be a shim that starts a shell (pyenv), and what
 # is installed there may have files of paths that each interpreter reads; so one with nothing
 # installed comes first on PATH.
 .PHONY: test
 test: FORCE  ## All quick tests
 	@real=$$($(PYTHON) -c 'import sys; print(sys.executable)'); $$real -m venv --without-pip --clear build/python; PATH="$(CURDIR)/build/python/bin:$$PATH" \
-	$(MAKE) -j6 PYTHON="$$real" test-go test-python-regroup test-python-files-2 test-python-files-1 test-python-jobs test-python-torchrun test-install test-c test-free-threaded
+	$(MAKE) -j4 PYTHON="$$real" test-go test-python-regroup test-python-files-2 test-python-files-1 test-python-jobs test-python-torchrun test-install test-c test-free-threaded
 
 # FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
 .PHONY: test-free-threaded
