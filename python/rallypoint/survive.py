@@ -521,7 +521,7 @@ class Run:
         raise why
 
     def _said(self, prepared: bool = False) -> dict[str, Any]:
-        """What this worker says of itself when it meets others."""
+        """What this worker reports about itself when it meets others."""
         assert self._group is not None
         return {
             "fresh": self._fresh,

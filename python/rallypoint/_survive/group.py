@@ -105,7 +105,7 @@ class Group:
             limit *= 2
 
     def meet(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Meets those that continue in the world, and returns what each says of itself."""
+        """Meets those that continue in the world, and returns what each reports about itself."""
         self._turn()
         return self._exchange(self.world.carried, mine)
 
