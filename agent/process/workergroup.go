@@ -163,9 +163,7 @@ const helperGrace = time.Second
 func (w *WorkerGroup) signal(o StopOptions) *delivery {
 	d := newDelivery(o, w)
 	for _, p := range w.Procs {
-		ended := p.HasExited()
-		p.Stopped = p.Stopped || !ended // before the first signal, which may be its end
-		switch {
+		switch ended := p.HasExited(); {
 		case ended && (w.reaper.keep || !d.wide && p.pidfd != nil): // awaitExits and endOrphans look at what it has left
 		case d.wide || p.pidfd == nil && (ended || isShell(p.Pid)):
 			p.SignalGroup(o.Signal)
@@ -178,6 +176,7 @@ func (w *WorkerGroup) signal(o StopOptions) *delivery {
 		if p.HasExited() {
 			continue
 		}
+		p.Stopped = true
 		if why := foreign(p.Pid); why != "" {
 			w.log.Warn(fmt.Sprintf("process %d of local rank %d %s", p.Pid, p.Local, why))
 		} else if !o.quiet {
