@@ -149,6 +149,35 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestFirstValueIsBeingWritten: who reads meanwhile waits until it is whole.
+func TestFirstValueIsBeingWritten(t *testing.T) {
+	r := New(t.TempDir(), "run", Options{})
+	file, err := lockedfile.OpenFile(r.path, unix.O_RDWR|unix.O_CREAT, fileMode)
+	testkit.Check(t, err)
+	defer file.Close()
+	testkit.Check(t, file.Lock(lockedfile.WaitLimit{Ctx: t.Context()}, r.clock, unix.LOCK_EX))
+	whole := slot{1, []byte("first")}.encode()
+	_, err = file.WriteAt(whole[:20], 0)
+	testkit.Check(t, err)
+	read := make(chan error)
+	go func() {
+		state, _, err := r.GetState(t.Context())
+		if err == nil && string(state) != "first" {
+			err = fmt.Errorf("it has read %q", state)
+		}
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		t.Fatal("it has not waited: ", err)
+	case <-time.After(50 * time.Millisecond): // what is tested
+	}
+	_, err = file.WriteAt(whole[20:], 20)
+	testkit.Check(t, err)
+	file.Unlock()
+	testkit.Check(t, <-read)
+}
+
 // TestRefusals: errors that no repetition helps against say what to do.
 func TestRefusals(t *testing.T) {
 	root := os.Geteuid() == 0
