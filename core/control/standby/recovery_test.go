@@ -31,6 +31,19 @@ func voterOf(t *testing.T, beside ...string) (*Group, *others) {
 	return g, voters
 }
 
+// founds reports whether a process that others reach founds a group within six leases; heard is called each beat.
+func founds(g *Group, heard func()) (founded bool) {
+	for range 6 * g.lease / g.Beat() {
+		g.Came(false)
+		heard()
+		pass(g, g.Beat())
+		if _, now := g.FoundAnew(time.Now()); now {
+			founded = true
+		}
+	}
+	return founded
+}
+
 // TestFoundAnew: a voter whose two fellows are gone founds another group, if it had heard their leader shortly before, or
 // a newcomer comes: after half a lease where it is reached by others, and after four where it may itself be
 // cut off. It founds none while one of the two lives, or because it was stopped itself for so long.
@@ -126,15 +139,7 @@ func TestFoundAnewAfterAnEarlierLoss(t *testing.T) {
 				ends(node)
 			}
 		}
-		founded := false
-		for range 6 * lease / g.Beat() {
-			g.Came(false)
-			pass(g, g.Beat())
-			if _, now := g.FoundAnew(time.Now()); now {
-				founded = true
-			}
-		}
-		if founded != c.want {
+		if founded := founds(g, func() {}); founded != c.want {
 			t.Errorf("%s: founded %v", c.what, founded)
 		}
 	}
@@ -169,15 +174,7 @@ func TestFoundAnewWhileVotersChange(t *testing.T) {
 		}
 		pass(g, c.cut)
 		g.Ended(link, succession.Dead)
-		founded := false
-		for range 6 * lease / g.Beat() {
-			g.Came(false)
-			pass(g, g.Beat())
-			if _, now := g.FoundAnew(time.Now()); now {
-				founded = true
-			}
-		}
-		if founded != c.want {
+		if founded := founds(g, func() {}); founded != c.want {
 			t.Errorf("%s: founded %v", c.what, founded)
 		}
 	}
@@ -186,7 +183,6 @@ func TestFoundAnewWhileVotersChange(t *testing.T) {
 // TestFoundAnewInAHalfMadeChange: this process knows that the voters become three of five, and two of five are left: they
 // are no majority of anything.
 func TestFoundAnewInAHalfMadeChange(t *testing.T) {
-	const lease = 10 * time.Second
 	g, voters := voterOf(t, "a", "c", "d")
 	h, links := voters.nodes["h"], voters.links
 	voters.lose = func() bool { return len(g.vote.node.Voters().Outgoing) > 0 }
@@ -201,16 +197,10 @@ func TestFoundAnewInAHalfMadeChange(t *testing.T) {
 	for _, node := range []string{"h", "a", "d"} {
 		g.Ended(links[node], succession.Dead)
 	}
-	founded := false
-	for range 6 * lease / g.Beat() {
-		g.Came(false)
+	heard := func() {
 		g.Hear(links["c"], wire.Liveness{RunID: "run", Group: "g", Node: "c", Voter: "c", State: uint64(succession.Lost), Term: 3})
-		pass(g, g.Beat())
-		if _, now := g.FoundAnew(time.Now()); now {
-			founded = true
-		}
 	}
-	if !founded {
+	if !founds(g, heard) {
 		t.Error("it founds no group")
 	}
 }

@@ -433,7 +433,7 @@ def mesh_run(monkeypatch: pytest.MonkeyPatch, others: list[dict[str, Any]]) -> s
 
 
 def said(completed: int, fresh: bool = False, **more: Any) -> dict[str, Any]:
-    """What a worker says of itself when it meets others."""
+    """What a worker reports about itself when it meets others."""
     usual = {"ended": True, "prepared": False, "joins": False, "shard": 0}
     return usual | {"completed": completed, "fresh": fresh} | more
 
