@@ -18,10 +18,11 @@ type network struct {
 	name string
 }
 
-// The ranges of the ports from which a machine connects: those before later, and after.
+// The ranges of the ports from which a machine connects, at first and later. None holds a port of testkit.FreePort:
+// a standby that finds its port taken by a connection of its own listens at another, where no test looks.
 const (
-	earlyPorts = "20000-29999"
-	latePorts  = "30000-39999"
+	earlyPorts = "30000-34999"
+	latePorts  = "35000-39999"
 	allPorts   = "1-65534" // as many as a rule can name
 )
 

@@ -27,8 +27,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def nodes(place: str) -> Iterator[list[Member]]:
     """Four nodes in a round of 2 to 4 by twos, and none waits."""
-    options = {"node_unit": 2, "last_call_timeout": 0.1}
-    names = ("n0", "n1", "n2", "n3")  # as many as there may be: the round is complete at once
+    options = {"node_unit": 2}
+    names = ("n0", "n1", "n2", "n3")  # as many as there may be: no last call
     members = [Member("job", place, 2, 4, options=options | {"node_id": name}) for name in names]
     joins = [threading.Thread(target=m.next) for m in members]
     for join in joins:
