@@ -317,7 +317,7 @@ func (w *checks) runChecks(ctx context.Context, before string) ([]check.Verdict,
 	readers.Wait()
 	verdicts := make([]check.Verdict, len(launches))
 	for i, p := range group.Procs {
-		if p.Stopped || !p.HasExited() {
+		if p.Stopped.Load() || !p.HasExited() {
 			verdicts[i].Text = fmt.Sprintf("it had not ended after %v", w.spec.CheckTimeout)
 			continue
 		}

@@ -118,7 +118,7 @@ var errNotRead = fmt.Errorf("what the worker wrote to files is missing in the re
 // complete but for its files. read is inTime unless that has failed before.
 func (t *attempt) report(p *process.Process, read func(func()) bool) (failure.Failure, error) {
 	f := *t.describe(p)
-	f.Host, f.ExitCode, f.Time, f.Terminated, f.Message = host.FullNameOf(t.spec.Host), p.Code, p.At, p.Stopped && p.Fault == "", ""
+	f.Host, f.ExitCode, f.Time, f.Terminated, f.Message = host.FullNameOf(t.spec.Host), p.Code, p.At, p.Stopped.Load() && p.Fault == "", ""
 	f.Stack, f.Hang, f.Still, f.Stood = t.lastStack(f.Rank), t.hang, t.still, t.stood
 	of, complete := t.outputs[p.Local], f // the goroutine's, if it is late
 	var completing error

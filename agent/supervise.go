@@ -127,7 +127,7 @@ func (t *attempt) note(ended []*process.Process) {
 		} else {
 			t.outputs[p.Local].Shared.Ended()
 			t.failures = append(t.failures, p)
-			if !p.Stopped {
+			if !p.Stopped.Load() {
 				p.Memory = t.oom.Note()
 			}
 			if t.running.Load() && t.keeps() {

@@ -5,6 +5,7 @@ package process
 import (
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -26,10 +27,10 @@ type Process struct {
 	Lost   bool // another thread of this process has waited for it
 	At     time.Time
 
-	Stopped bool   // the agent had sent it a signal before it ended
-	Fault   string // why the agent counts it as failed, whatever ended it; "" for no such reason
-	Stuck   bool   // it is in uninterruptible sleep, where no signal ends it: it is not waited for
-	Memory  string // that the kernel had killed it for memory when it ended, as the agent found; "" if not
+	Stopped atomic.Bool // the agent had sent it a signal before it ended; set before the signal, which may be its end
+	Fault   string      // why the agent counts it as failed, whatever ended it; "" for no such reason
+	Stuck   bool        // it is in uninterruptible sleep, where no signal ends it: it is not waited for
+	Memory  string      // that the kernel had killed it for memory when it ended, as the agent found; "" if not
 	reaped  bool
 }
 

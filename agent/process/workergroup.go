@@ -166,6 +166,9 @@ func (w *WorkerGroup) signal(o StopOptions) *delivery {
 		switch ended := p.HasExited(); {
 		case ended && (w.reaper.keep || !d.wide && p.pidfd != nil): // awaitExits and endOrphans look at what it has left
 		case d.wide || p.pidfd == nil && (ended || isShell(p.Pid)):
+			if !ended {
+				p.Stopped.Store(true)
+			}
 			p.SignalGroup(o.Signal)
 		case isShell(p.Pid):
 			d.shells = append(d.shells, p.Pid)
@@ -176,7 +179,7 @@ func (w *WorkerGroup) signal(o StopOptions) *delivery {
 		if p.HasExited() {
 			continue
 		}
-		p.Stopped = true
+		p.Stopped.Store(true)
 		if why := foreign(p.Pid); why != "" {
 			w.log.Warn(fmt.Sprintf("process %d of local rank %d %s", p.Pid, p.Local, why))
 		} else if !o.quiet {
@@ -202,7 +205,7 @@ func (w *WorkerGroup) KeepAside() {
 // descendants of the group may have.
 func (w *WorkerGroup) EndAside(marker string) {
 	for _, p := range w.Procs {
-		p.Stopped = !p.HasExited()
+		p.Stopped.Store(!p.HasExited())
 		p.SignalGroup(unix.SIGKILL)
 	}
 	EndMarked(marker)
@@ -258,7 +261,7 @@ func (w *WorkerGroup) awaitExits(grace context.Context, d *delivery, o StopOptio
 				continue
 			case p.pidfd != nil && !w.reaper.keep:
 				ended = append(ended, p.Pid)
-			case p.Stopped && !d.wide && !d.passed[p.Pid]:
+			case p.Stopped.Load() && !d.wide && !d.passed[p.Pid]:
 				d.passed[p.Pid] = true
 				p.SignalGroup(d.sig)
 			}
