@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY, assert_serves
+from harness import free_port
 
 yaml = pytest.importorskip("yaml")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -162,9 +162,7 @@ def test_peers(values: tuple[str, ...], tmp_path: Path, token_file: Path) -> Non
 
     here = {"--token-file=/etc/rallypoint/token": f"--token-file={token_file}"}
     arguments = [here.get(a, a.replace("$(POD_NAME)", "cp-1")) for a in container["args"]]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     arguments = [a.replace(":29400", f":{port}") for a in arguments]
     entry = ["serve", "--listen", f"127.0.0.1:{port}", "--data-dir", tmp_path / "data"]
     assert_serves(*entry, *arguments)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY
+from harness import free_port
 
 yaml = pytest.importorskip("yaml")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -96,9 +96,7 @@ def test_trainjob_needs_no_rendezvous_option(tmp_path: Path, token_file: Path) -
     )
     here = {"rallypoint": str(COMMAND), "train.py": str(script)}
     here["--token-file=/etc/rallypoint/token"] = f"--token-file={token_file}"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     pods = []
     for rank in range(2):
         pods.append(

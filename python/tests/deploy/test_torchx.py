@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from harness import free_port
 
 pytest.importorskip("torchx")
 
@@ -26,9 +26,7 @@ os.write(1, f"said {line}\\n".encode())
 def ran(tmp_path: Path, component: str, *arguments: str) -> list[str]:
     """What the workers say in two replicas on this machine, sorted."""
     (tmp_path / "hello.py").write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     bin_folder = str(Path(sys.executable).parent)
     torchx = [f"{bin_folder}/torchx", "run", "--wait", "--log", "-s", "local_cwd", component]
     torchx.append(f"--rdzv_port={port}")

@@ -6,7 +6,6 @@ import json
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from harness import free_port
 
 HERE = Path(__file__).parent
 EXAMPLE = REPOSITORY / "examples" / "directives" / "train.py"
@@ -26,9 +26,7 @@ class Job:
     conf = "last_call_timeout=0.1,admit_delay=0.1,lease_timeout=15"
 
     def __init__(self, folder: Path, steps: int, workers: int, *command: str) -> None:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.endpoint = f"127.0.0.1:{s.getsockname()[1]}"
+        self.endpoint = f"127.0.0.1:{free_port()}"
         self.folder, self.steps, self.workers, self.command = folder, steps, workers, command
         self.nodes: list[subprocess.Popen[str]] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import REPOSITORY
+from harness import free_port
 
 import rallypoint
 from rallypoint._native import library
@@ -22,10 +22,7 @@ TESTS = REPOSITORY / "packaging" / "tests"
 
 def test_many_threads() -> None:
     """What `make test-free-threaded` runs, in this interpreter."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, TESTS / "threads.py", endpoint]
+    command = [sys.executable, TESTS / "threads.py", f"127.0.0.1:{free_port()}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
 
@@ -175,7 +172,4 @@ def other_member(endpoint: str) -> rallypoint.Member:
 
 def waiting_member() -> rallypoint.Member:
     """One of two nodes, of which the other never comes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    return rallypoint.Member("run", endpoint, min_nodes=2, max_nodes=2)
+    return rallypoint.Member("run", f"127.0.0.1:{free_port()}", min_nodes=2, max_nodes=2)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import free_port
 
 import rallypoint
 from rallypoint import LaunchConfig, LogsSpecs, elastic_launch
@@ -226,11 +227,7 @@ def test_the_agent_knows_the_steps_of_workers_that_are_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From elastic_launch, whose workers and agent are the package's own."""
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(port))
     monkeypatch.setenv("RALLYPOINT_PROGRESS_DIR", str(tmp_path / "records"))
     (tmp_path / "records").mkdir()
@@ -277,7 +274,6 @@ def report_and_wait(gate: str) -> None:
 def test_a_job_of_torch_agents_class_is_in_the_status(tmp_path: Path) -> None:
     """RallypointElasticAgent runs the workers over a handler's member, which carries the steps."""
     pytest.importorskip("torch")
-    import socket
 
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -285,9 +281,7 @@ def test_a_job_of_torch_agents_class_is_in_the_status(tmp_path: Path) -> None:
     from rallypoint.agent import RallypointElasticAgent
     from rallypoint.handler import create_handler
 
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{s.getsockname()[1]}"
+    endpoint = f"127.0.0.1:{free_port()}"
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     params = RendezvousParameters(
