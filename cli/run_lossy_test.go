@@ -201,6 +201,13 @@ func (l *lossyJob) descriptors() (open int) {
 	return open
 }
 
+// awaitLinks waits until the two standbys are connected.
+func (l *lossyJob) awaitLinks() {
+	for m := 2; m <= 3; m++ {
+		testkit.Eventually(l.t, "each standby is connected to the other", func() bool { return l.linked(m) == 1 })
+	}
+}
+
 // TestNetworkLoss has a job of three machines meet, train by the round's store and regroup for
 // each cause there is, over a link that loses packets. No node is lost that lives, no worker
 // reads a wrong value or loses its store, and no directive comes twice, or at two steps.
@@ -240,6 +247,7 @@ func (l *lossyJob) live() {
 		l.train(20)
 		report("20 steps", time.Since(begun))
 	}
+	l.awaitLinks() // which are descriptors, too
 	open := l.descriptors()
 
 	at := l.ends()
@@ -254,13 +262,11 @@ func (l *lossyJob) live() {
 	if l.strict { // else workers are no more in time for an agreement
 		l.direct(report, took)
 	}
-	testkit.Eventually(t, "the nodes have no more descriptors open than before", func() bool { // each has a connection and its like more, as one round or the other has it
-		return l.descriptors() <= open+12
+	testkit.Eventually(t, fmt.Sprintf("the nodes have no more descriptors open than before, %d", open), func() bool {
+		return l.descriptors() <= open+12 // each has a connection and its like more, as one round or the other has it
 	})
 
-	for m := 2; m <= 3; m++ {
-		testkit.Eventually(t, "each standby is connected to the other", func() bool { return l.linked(m) == 1 })
-	}
+	l.awaitLinks()
 	l.awaitVoters() // else it may be the second voter that is lost, after the one that was started again
 	took("the host is killed", l.await(2, l.kill(1)))
 	l.nodes = l.nodes[1:]
@@ -356,9 +362,7 @@ func TestNetworkLossAtTakeover(t *testing.T) {
 	t.Parallel()
 	j := newLossyJob(t, 0, "")
 	j.meet()
-	for m := 2; m <= 3; m++ {
-		testkit.Eventually(t, "each standby is connected to the other", func() bool { return j.linked(m) == 1 })
-	}
+	j.awaitLinks()
 	first := map[[4]byte]*atomic.Int64{packetAddress(2): {}, packetAddress(3): {}} // the port of each one's connection
 	burst := j.link.loseNext(4, func(p tcpPacket) bool {
 		from := first[p.from]
