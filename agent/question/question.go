@@ -61,7 +61,7 @@ func Answer(ctx context.Context, s store.Store, group int, a Agent) {
 				_ = s.Set(ctx, answerKey(number, group), text)
 			}
 		}
-		backoff.Sleep(ctx, rest)
+		b.rest(ctx)
 	}
 }
 
@@ -91,22 +91,41 @@ func (b *backlog) read(ctx context.Context) error {
 		if len(b.waits) > 0 {
 			get = func(ctx context.Context, key string) ([]byte, error) { return store.TryGet(ctx, b.store, key) }
 		}
-		text, err := get(ctx, questionKey(b.next))
-		if err != nil || text == nil {
+		if there, err := b.take(ctx, get); !there {
 			return err
-		}
-		kind, text, _ := bytes.Cut(text, []byte(" "))
-		_, text, _ = bytes.Cut(text, []byte(" "))
-		q := Question{b.next, string(kind), text}
-		b.next++
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if string(kind) != isOver && !b.agent.Hear(ctx, q) {
-			b.waits = append(b.waits[max(0, len(b.waits)+1-maxWaiting):], q)
 		}
 	}
 	return nil
+}
+
+// rest reads what comes until the next question may be answered: a message does not wait for that.
+func (b *backlog) rest(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, rest)
+	defer cancel()
+	get := func(_ context.Context, key string) ([]byte, error) { return b.store.Get(limited, key) }
+	for there := true; there; {
+		there, _ = b.take(ctx, get)
+	}
+	<-limited.Done()
+}
+
+// take reads the next question, if get finds it, and passes it on if it is a message.
+func (b *backlog) take(ctx context.Context, get func(context.Context, string) ([]byte, error)) (there bool, err error) {
+	text, err := get(ctx, questionKey(b.next))
+	if err != nil || text == nil {
+		return false, err
+	}
+	kind, text, _ := bytes.Cut(text, []byte(" "))
+	_, text, _ = bytes.Cut(text, []byte(" "))
+	q := Question{b.next, string(kind), text}
+	b.next++
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if string(kind) != isOver && !b.agent.Hear(ctx, q) {
+		b.waits = append(b.waits[max(0, len(b.waits)+1-maxWaiting):], q)
+	}
+	return true, nil
 }
 
 // pick takes the newest question out, of another kind than the last one if there is any.

@@ -77,6 +77,41 @@ func TestAnAgentThatComesLateAnswers(t *testing.T) {
 	testkit.Equal(t, <-early, "tellb")
 }
 
+// TestAnAgentThatRestsHears: a message reaches an agent that has just answered a question, and may not answer the
+// next one yet.
+func TestAnAgentThatRestsHears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := store.NewMemory(store.NewEngine(store.Limits{}))
+		defer s.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		begun := time.Now()
+		var got []string
+		note := func(what string) { got = append(got, what+" "+time.Since(begun).String()) }
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			Answer(ctx, s, 0, Agent{
+				Hear: func(_ context.Context, q Question) bool {
+					if q.Kind == "tell" {
+						note(q.Kind)
+					}
+					return q.Kind == "tell"
+				},
+				Answer: func(_ context.Context, q Question) ([]byte, bool) { note(q.Kind); return nil, false },
+			})
+		}()
+		for _, kind := range []string{"ask", "tell", "ask", "tell"} {
+			testkit.Must(Tell(ctx, s, kind, nil))(t)
+			synctest.Wait()
+		}
+		time.Sleep(rest) // which takes no time here
+		synctest.Wait()
+		testkit.Equal(t, strings.Join(got, ", "), "ask 0s, tell 0s, tell 0s, ask 200ms")
+		cancel()
+		<-ended
+	})
+}
+
 func asText(text []byte) string { return string(text) }
 
 // TestQuestionsDoNotHoldEachOtherUp: an agent that finds many questions in the store answers the newest
