@@ -59,8 +59,9 @@ MISBEHAVE = """\
 ## Nodes that misbehave
 
 [`rallypoint prove`](prove.md) on a plain DDP script without a checkpoint
-([`ddp.py`](../packaging/tests/ddp.py)), torch {torch}: how long the job stands still.
-Recorded by `make test-prove` on two busy cores; torchrun has its own backend, c10d.
+([`ddp.py`](../packaging/tests/ddp.py)), torch {torch}: how long the job stands still. Failed means
+that it was not [as it must be](prove.md) 20 s after the fault. Recorded by `make test-prove` on two
+cores; torchrun has its own backend, c10d.
 
 {table}
 
