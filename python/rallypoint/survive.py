@@ -43,12 +43,7 @@ from torch.utils.hooks import RemovableHandle
 from ._errors import CanceledError, Code, InvalidError, RallypointError
 from ._launch.directive import Directive
 from ._launch.progress import leaving, progress
-from ._launch.world import (
-    can_regroup,
-    changeable,
-    changing,
-    regroup,
-)
+from ._launch.world import can_regroup, changeable, changing, regroup
 from ._survive import members as _members
 from ._survive import state as _state
 from ._survive.group import Group, StateLostError
@@ -202,7 +197,7 @@ class Run:
         parameters = (p for m in self._modules for p in m.parameters() if p.requires_grad)
         self._parameter = next(parameters, None)  # one of all
         self._warned = False
-        dicts = [s for s in state.values() if isinstance(s, dict)]
+        dicts = {n: s for n, s in state.items() if isinstance(s, dict)}
         self._snapshot = Snapshot(self._modules, dicts)
         self._hooks: list[RemovableHandle] = []
         self._hook_optimizers()
@@ -295,6 +290,7 @@ class Run:
                 self._change(self._group.join, "this worker joins")
             else:
                 can_regroup()
+            checked = False
             while True:
                 self._between(total)
                 last = self._wait_for_all or self.completed == total
@@ -308,6 +304,9 @@ class Run:
                         raise
                     if self._cut is not None:
                         self._recover(self._cut)
+                    elif not checked and len(self._stepped) == len(self._optimizers):
+                        checked = True
+                        _state.encode(self._states(), "the state", [])  # with what steps have made
                 elif self._all_done(total):
                     return
 

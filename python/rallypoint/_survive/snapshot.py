@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any, Optional
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-#: Larger buffers, in bytes, are copied before an attempt only if torch has counted a change,
-#: which it does not for the running statistics of normalisations.
-_SMALL = 1 << 20
-
-_Copy = tuple[torch.Tensor, torch.Tensor, Optional[int]]  # of a tensor, in this version
+from .state import PLAIN, encode
 
 
 class Snapshot:
-    """The buffers of modules, dicts, and torch's random state of the CPU."""
+    """The buffers of modules, dicts with all that is in them, and torch's random state of the CPU.
 
-    def __init__(self, modules: Sequence[torch.nn.Module], dicts: Sequence[dict[Any, Any]]) -> None:
+    Args:
+        modules: whose buffers.
+        dicts: by the names that they were registered with.
+    """
+
+    def __init__(
+        self, modules: Sequence[torch.nn.Module], dicts: Mapping[str, dict[Any, Any]]
+    ) -> None:
         self._dicts = dicts
-        self._in_dicts: dict[int, _Copy] = {}
         owners = [part._buffers for m in modules for part in m.modules()]
         self._places = [(buffers, name) for buffers in owners for name in buffers]
-        self._find_buffers()
+        self._copies, self._copies_in_dicts = _Copies(), _Copies()
 
     def take(self) -> None:
-        """Takes another one in the place of the last."""
+        """Takes another one in the place of the last.
+
+        Raises:
+            InvalidError: a dict has what cannot be sent to another process.
+        """
         self._random = torch.get_rng_state()
         if self._dicts:
             self._take_dicts()
-        if any(
-            buffers.get(name) is not buffer
-            for (buffers, name), buffer in zip(self._places, self._buffers)
-        ):
-            self._find_buffers()
-        with torch.no_grad():
-            if self._small:
-                torch._foreach_copy_(self._kept_small, self._small)
-            for i, (buffer, _, version) in enumerate(self._large):
-                if buffer._version != version:
-                    self._large[i] = (buffer, buffer.clone(), buffer._version)
+        self._buffers = [buffers.get(name) for buffers, name in self._places]
+        self._copies.take(self._buffers)
 
     def restore(self) -> None:
         """Puts all back, as often as wanted."""
@@ -50,41 +47,50 @@ class Snapshot:
         for (buffers, name), buffer in zip(self._places, self._buffers):
             if buffers.get(name) is not buffer:
                 buffers[name] = buffer
-        with torch.no_grad():
-            if self._small:
-                torch._foreach_copy_(self._small, self._kept_small)
-            for i, (buffer, kept, version) in enumerate(self._large):
-                if buffer._version != version:
-                    buffer.copy_(kept)
-                    self._large[i] = (buffer, kept, buffer._version)
-
-    def _find_buffers(self) -> None:
-        """Finds the buffers of modules, which a module may have replaced."""
-        self._buffers = [buffers.get(name) for buffers, name in self._places]
-        found = list({id(b): b for b in self._buffers if b is not None}.values())
-        self._small = [b for b in found if b.nbytes <= _SMALL]
-        self._kept_small = [b.clone() for b in self._small]
-        self._large = [(b, b, -1) for b in found if b.nbytes > _SMALL]
+        self._copies.restore()
 
     def _take_dicts(self) -> None:
+        self._containers: list[tuple[Any, Any]] = []
         tensors: list[torch.Tensor] = []
-        self._values = [(value, _copied(value, tensors)) for value in self._dicts]
-        before, self._in_dicts = self._in_dicts, {}
-        for tensor in tensors:
-            kept = before.get(id(tensor))
-            if kept is None or kept[0] is not tensor or not _is_of(kept[2], tensor):
-                kept = (tensor, tensor.detach().clone(), _version(tensor))
-            self._in_dicts[id(tensor)] = kept
+        if not all(_visit(value, self._containers, tensors) for value in self._dicts.values()):
+            encode(self._dicts, "the state", [])  # says what is wrong
+        self._copies_in_dicts.take(tensors)
 
     def _restore_dicts(self) -> None:
-        for value, kept in self._values:
-            value.clear()
-            value.update(kept)
-        for tensor, copied, version in self._in_dicts.values():
-            if not _is_of(version, tensor):
-                with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
-                    tensor.copy_(copied)
-                self._in_dicts[id(tensor)] = (tensor, copied, _version(tensor))
+        for container, kept in self._containers:
+            container.clear()
+            if isinstance(container, dict):
+                container.update(kept)
+            else:
+                container.extend(kept)
+        self._copies_in_dicts.restore()
+
+
+class _Copies:
+    """What is in tensors, which an attempt may change.
+
+    Whether one has changed is not asked: torch does not count changes that are made through
+    `.data` or an array of numpy, nor those of running statistics.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: Sequence[torch.Tensor | None] = ()
+        self._found: list[torch.Tensor] = []
+
+    def take(self, tensors: Sequence[torch.Tensor | None]) -> None:
+        if list(map(id, tensors)) != list(map(id, self._tensors)):
+            different = {id(t): t for t in tensors if t is not None}
+            self._tensors = tensors
+            self._found = [_writable(t) for t in different.values()]
+            self._kept = [t.clone() for t in self._found]
+        elif self._found:
+            with torch.inference_mode():  # whether they are of it or not
+                torch._foreach_copy_(self._kept, self._found)
+
+    def restore(self) -> None:
+        if self._found:
+            with torch.inference_mode():
+                torch._foreach_copy_(self._found, self._kept)
 
 
 def clone(value: Any) -> Any:
@@ -101,24 +107,33 @@ def clone(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _copied(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """A copy of containers. The tensors in them are the same ones, and are added to a list."""
+def _visit(value: Any, containers: list[tuple[Any, Any]], tensors: list[torch.Tensor]) -> bool:
+    """Finds the containers in a value, with what they hold now, and the tensors.
+
+    Returns:
+        Whether all else in it is plain.
+    """
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-    elif isinstance(value, dict):
-        copied = value.copy()
-        for name, item in value.items():
-            copied[name] = _copied(item, tensors)
-        return copied
-    elif type(value) in (list, tuple):
-        return type(value)(_copied(item, tensors) for item in value)
-    return value
+        return True
+    if isinstance(value, dict):
+        containers.append((value, dict(value)))
+        items = [item for pair in value.items() for item in pair]
+    elif isinstance(value, (list, tuple)):
+        items = list(value)
+        if isinstance(value, list):
+            containers.append((value, items))
+    else:
+        return value is None or type(value) in PLAIN
+    return all(_visit(item, containers, tensors) for item in items)
 
 
-def _version(tensor: torch.Tensor) -> int | None:
-    """How often torch has changed a tensor; None: it does not count that."""
-    return None if tensor.is_inference() else tensor._version
-
-
-def _is_of(version: int | None, tensor: torch.Tensor) -> bool:
-    return version is not None and version == _version(tensor)
+def _writable(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor, without the repetitions of one that was expanded."""
+    if tensor.layout is not torch.strided:
+        return tensor  # a detached one would get memory of its own
+    tensor = tensor.detach()
+    for dimension, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.size(dimension) > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor

@@ -18,6 +18,9 @@ from .._errors import Code, InvalidError, StateError
 #: Bytes of one broadcast, which bound what a transfer needs beside the state itself.
 CHUNK = 16 << 20
 
+#: The kinds of values that travel as they are, beside None.
+PLAIN = (bool, int, float, str)
+
 #: The longest description of a state that is taken.
 _LONGEST = 256 << 20
 
@@ -30,7 +33,7 @@ def encode(value: Any, where: str, tensors: list[torch.Tensor]) -> Any:
     Raises:
         InvalidError: it has what is neither a tensor nor a plain value.
     """
-    if value is None or type(value) in (bool, int, float, str):
+    if value is None or type(value) in PLAIN:
         return value
     if type(value).__name__ == "DTensor":  # which is not imported for this
         local = value.to_local().detach()
@@ -39,7 +42,8 @@ def encode(value: Any, where: str, tensors: list[torch.Tensor]) -> Any:
         whole = [list(value.shape), list(value.stride()), dims]
         return {"shard": [str(local.dtype).removeprefix("torch."), list(local.shape), *whole]}
     if isinstance(value, torch.Tensor):
-        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_sparse:
+        strided = value.layout is torch.strided and not value.is_quantized
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or not strided:
             raise _foreign(value, where)
         tensors.append(value.detach())
         return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
@@ -62,8 +66,8 @@ def encode(value: Any, where: str, tensors: list[torch.Tensor]) -> Any:
 def _foreign(value: object, where: str) -> InvalidError:
     return InvalidError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be sent "
-        "to another process: a state has dense tensors, numbers, texts, and dicts, lists and "
-        "tuples of them",
+        "to another process: a state has dense tensors, numbers and texts of Python's own types, "
+        "and dicts, lists and tuples of them",
         Code.INVALID,
     )
 
@@ -190,12 +194,25 @@ def _pass(dtype: torch.dtype, shape: list[int], broadcast: _Broadcast) -> None:
 def load(into: Any, state: Any) -> None:
     """Gives what is registered its state."""
     if isinstance(into, dict):
+        now = dict(into)
         into.clear()
-        into.update(state)
+        into.update({name: _moved(value, now.get(name)) for name, value in state.items()})
         return
     into.load_state_dict(state)
     if isinstance(into, torch.optim.Optimizer):
         _restore_types(into, state)
+
+
+def _moved(value: Any, now: Any) -> Any:
+    """A value of a dict, with its tensors on the devices of those in whose places they come."""
+    if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor):
+        return value.to(now.device)
+    if isinstance(value, dict) and isinstance(now, dict):
+        for name, item in value.items():
+            value[name] = _moved(item, now.get(name))
+    elif isinstance(value, list) and isinstance(now, list):
+        value[:] = [*map(_moved, value, now), *value[len(now) :]]
+    return value
 
 
 def _restore_types(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

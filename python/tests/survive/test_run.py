@@ -91,22 +91,24 @@ def test_what_is_changed_in_place_is_taken_back() -> None:
     seen, losses = torch.zeros(2), [1.0]
     with torch.inference_mode():
         best = torch.ones(1)
-    values: dict[str, Any] = {"seen": seen, "losses": losses, "best": best, "more": {"a": seen[:1]}}
+    more = {"a": seen[:1]}
+    values: dict[str, Any] = {"seen": seen, "losses": losses, "best": best, "more": more}
     run = run_of(values=values)
 
     def step() -> None:
         seen.add_(1)
-        values["losses"].append(2.0)
-        values["more"]["a"] += 1
-        values["more"]["b"] = 0
+        losses.append(2.0)
+        more["a"] += 1
+        more["b"] = torch.zeros(1)
         with torch.inference_mode():
             best.add_(1)
 
     def holds(steps: int) -> bool:
         tensors = torch.equal(seen, torch.tensor([2.0 * steps, 1.0 * steps])) and best == 1 + steps
-        in_it = values["seen"] is seen and values["best"] is best and list(values["more"]) == ["a"]
-        return tensors and in_it and values["losses"] == [1.0] + [2.0] * steps
+        same = all(values[name] is kept for name, kept in objects.items())
+        return tensors and same and list(more) == ["a"] and losses == [1.0] + [2.0] * steps
 
+    objects = dict(values)
     for steps in (0, 1):
         for _ in range(2):
             with run.attempt():
@@ -115,34 +117,63 @@ def test_what_is_changed_in_place_is_taken_back() -> None:
             assert holds(steps), values
         with run.attempt():
             step()
-            del values["more"]["b"]
+            del more["b"]
 
 
-@pytest.mark.parametrize("small", [snapshot._SMALL, 0])
-def test_a_buffer_that_a_module_replaces_is_taken_back(
-    monkeypatch: pytest.MonkeyPatch, small: int
-) -> None:
-    class Means(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("mean", torch.zeros(1))
-            self.register_buffer("last", None)
+def module_with(**buffers: torch.Tensor | None) -> Any:
+    module = torch.nn.Module()
+    for name, buffer in buffers.items():
+        module.register_buffer(name, buffer, persistent=False)
+    return module
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.mean, self.last = self.mean + x.mean(), x
-            return x
 
-    monkeypatch.setattr(snapshot, "_SMALL", small)
-    module = Means()
-    run = run_of(module=module)
+@pytest.mark.parametrize("size", [1, 1 << 19])
+def test_changes_that_torch_does_not_count_are_taken_back(size: int) -> None:
+    """... as codebooks are averaged."""
+    module, values = module_with(codes=torch.zeros(size)), {"seen": torch.zeros(size)}
+    run = run_of(module=module, values=values)
+
+    def step() -> None:
+        module.codes.data.add_(1)
+        values["seen"].data.add_(1)
+
     for steps in (0, 1):
         for _ in range(2):
             with run.attempt():
-                module(torch.ones(3))
+                step()
+                raise RuntimeError(CUT)
+            assert module.codes.eq(steps).all() and values["seen"].eq(steps).all()
+        with run.attempt():
+            step()
+
+
+def test_tensors_of_other_layouts_are_taken_back() -> None:
+    one, other = torch.zeros(1), torch.zeros(1)
+    module = module_with(mask=one.expand(3), edges=torch.eye(2).to_sparse())
+    run = run_of(module=module, values={"mask": other.expand(2, 3)})
+    with run.attempt():
+        one.add_(1)
+        other.add_(1)
+        module.edges.mul_(2)
+        raise RuntimeError(CUT)
+    assert one == 0 and other == 0 and torch.equal(module.edges.to_dense(), torch.eye(2))
+
+
+def test_a_buffer_that_a_module_replaces_is_taken_back() -> None:
+    module = module_with(mean=torch.zeros(1), last=None)
+    run = run_of(module=module)
+
+    def step() -> None:
+        module.mean, module.last = module.mean + 1, torch.ones(3)
+
+    for steps in (0, 1):
+        for _ in range(2):
+            with run.attempt():
+                step()
                 raise RuntimeError(CUT)
             assert module.mean == steps and (module.last is None) == (steps == 0)
         with run.attempt():
-            module(torch.ones(3))
+            step()
 
 
 class Collective(torch.optim.SGD):
@@ -308,11 +339,11 @@ def test_a_cut_between_two_optimizers_is_taken_back() -> None:
 def test_nothing_is_copied_where_nothing_survives(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other, values = net(), net(), {"last": torch.zeros(1)}
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (one, other)]
+    monkeypatch.setattr(torch.Tensor, "clone", lambda *_: pytest.fail("copied"))
+    monkeypatch.setattr(snapshot.copy, "deepcopy", lambda *_: pytest.fail("copied"))
     run = looping(
         survive.Run(one=one, other=other, first=optimizers[0], second=optimizers[1], values=values)
     )
-    monkeypatch.setattr(torch.Tensor, "clone", lambda *_: pytest.fail("copied"))
-    monkeypatch.setattr(snapshot.copy, "deepcopy", lambda *_: pytest.fail("copied"))
     with run.attempt():
         for optimizer in optimizers:
             optimizer.step()
@@ -347,6 +378,39 @@ def test_what_cannot_travel_is_named_before_the_first_step() -> None:
     run._group = a_group()
     with pytest.raises(InvalidError, match=r"the state\['values'\]\['best'\] is a builtins.object"):
         next(run.steps(1))
+
+
+def test_what_cannot_travel_is_named_as_soon_as_it_is_there() -> None:
+    """... and not when a worker is lost, and the others have to send it."""
+    values: dict[Any, Any] = {"best": None, "counts": [{}]}
+    run = survive.Run(values=values)
+    run._group = a_group()
+    with pytest.raises(InvalidError, match=r"\['values'\]\['best'\] is a builtins.complex"):
+        for step in run.steps(9):
+            with run.attempt():
+                values["best"] = 1j if step == 4 else float(step)
+    assert run.completed == 5
+    values["best"] = None
+    values["counts"][0][b"a"] = 1
+    with pytest.raises(InvalidError, match=r"\['counts'\]\[0\] is a builtins.bytes"):
+        looping(run)._begin()
+
+
+def test_what_an_optimizer_makes_and_cannot_travel_is_named_after_its_first_step() -> None:
+    class Odd(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter]["codes"] = b"codes"
+
+    module = net()
+    run = survive.Run(module=module, optimizer=Odd(module.parameters(), lr=0.1))
+    run._group = a_group()
+    with pytest.raises(InvalidError, match=r"\['optimizer'\].*\['codes'\] is a builtins.bytes"):
+        for step in run.steps(9):
+            with run.attempt():
+                if step > 1:  # a scaler leaves the first ones out, say
+                    run._optimizers[0].step()
+    assert run.completed == 3
 
 
 def test_a_second_loop_restarts(caplog: pytest.LogCaptureFixture) -> None:

@@ -91,9 +91,23 @@ def test_who_has_the_state_needs_memory_of_one_chunk() -> None:
     assert len(taken) == 5 and most == 1
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_what_cannot_travel_is_named() -> None:
-    with pytest.raises(InvalidError, match=r"the state\['a'\]\[1\] is a builtins.object"):
-        state.send({"a": [0, object()]}, lambda _: None)
+    rows = torch.eye(2).to_sparse_csr()
+    for thing, kind in (object(), "builtins.object"), (rows, "torch.Tensor"):
+        with pytest.raises(InvalidError, match=rf"the state\['a'\]\[1\] is a {kind}"):
+            state.send({"a": [0, thing]}, lambda _: None)
+
+
+def test_tensors_of_a_dict_stay_on_their_devices() -> None:
+    meta = torch.zeros(1, device="meta")
+    values = {"a": meta, "more": {"b": [meta]}, "c": None}
+    received = [torch.ones(1) for _ in range(5)]
+    more = {"b": received[1:3], "new": received[3]}
+    state.load(values, {"a": received[0], "more": more, "c": received[4]})
+    (b, added), new = values["more"]["b"], values["more"]["new"]
+    assert values["a"].is_meta and b.is_meta
+    assert [t.device.type for t in (added, new, values["c"])] == ["cpu"] * 3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
