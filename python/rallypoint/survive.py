@@ -22,7 +22,6 @@ worker ends the others, and the launcher starts all again.
 
 from __future__ import annotations
 
-import gc
 import logging
 import operator
 import os
@@ -30,7 +29,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Callable
@@ -45,6 +44,7 @@ from ._launch.directive import Directive
 from ._launch.progress import leaving, progress
 from ._launch.world import can_regroup, changeable, changing, regroup
 from ._survive import members as _members
+from ._survive import replicas as _replicas
 from ._survive import state as _state
 from ._survive.group import Group, StateLostError
 from ._survive.snapshot import Snapshot, clone
@@ -283,7 +283,7 @@ class Run:
         self._group.looped = True
         _state.encode(self._states(), "the state", [])  # which fails now, not when it has to travel
         self._hook_optimizers()
-        self._replicas = [o for o in gc.get_objects() if DistributedDataParallel in type(o).__mro__]
+        self._replicas = _replicas.find(self._modules)
         with _Watch(self):
             if self._group.joining:
                 self._group.ready()
@@ -565,7 +565,7 @@ class Run:
             for parameter in module.parameters():
                 parameter.grad = None
         for ddp in self._replicas:
-            _renew(ddp)
+            _replicas.renew(ddp)
         self._group.joining, self._cut = False, None
         if self._changed is not None:
             self._changed(self.rank, self.size)
@@ -682,13 +682,3 @@ def _is_cut(error: BaseException) -> bool:
         closed = error.code is Code.HANDLE and changing()  # the watch has closed the store
         return closed or error.code in _GONE
     return isinstance(error, RuntimeError) and bool(_CUT.search(str(error)))
-
-
-def _renew(ddp: DistributedDataParallel) -> None:
-    """Has a DDP begin anew: its buckets must be those of a newcomer's."""
-    hooks = list(getattr(ddp, "_comm_hooks", ()))
-    ddp.__setstate__(ddp.__getstate__())
-    for hook, state in hooks:
-        with suppress(AttributeError):
-            ddp._comm_hooks.remove((hook, state))
-        ddp.register_comm_hook(state, hook)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import threading
@@ -17,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rallypoint import Code, DeadlineError, HashStore, InvalidError, StateError, survive
-from rallypoint._survive import members, snapshot, state
+from rallypoint._survive import members, replicas, snapshot, state
 from rallypoint._survive.group import _arrive, _arrived
 from rallypoint._survive.moving_store import MovingStore
 
@@ -669,8 +670,22 @@ def test_a_replica_begins_anew_with_its_hook() -> None:
             ddp.zero_grad()
             ddp(torch.ones(2, 4)).sum().backward()
             before = len(calls)
-            survive._renew(ddp)
+            replicas.renew(ddp)
         ddp(torch.ones(2, 4)).sum().backward()
         assert len(calls) == before + 1
     finally:
+        dist.destroy_process_group()
+
+
+def test_a_replica_is_found_where_gc_has_frozen_it() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        ddp = torch.nn.parallel.DistributedDataParallel(net())
+        gc.freeze()
+        run = survive.Run(model=ddp)
+        run._group = a_group()
+        assert next(run.steps(1)) == 0
+        assert sum(replica is ddp for replica in run._replicas) == 1
+    finally:
+        gc.unfreeze()
         dist.destroy_process_group()

@@ -1,0 +1,28 @@
+"""The DistributedDataParallel modules of a worker, each a replica of those of the others."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from contextlib import suppress
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def find(modules: Iterable[torch.nn.Module]) -> list[DistributedDataParallel]:
+    """All of this process; of those that are frozen, which gc does not list, those in modules."""
+    found = {id(o): o for o in gc.get_objects() if DistributedDataParallel in type(o).__mro__}
+    parts = (part for module in modules for part in module.modules())
+    found.update((id(p), p) for p in parts if isinstance(p, DistributedDataParallel))
+    return list(found.values())
+
+
+def renew(ddp: DistributedDataParallel) -> None:
+    """Has a DDP begin anew: its buckets must be those of a newcomer's."""
+    hooks = list(getattr(ddp, "_comm_hooks", ()))
+    ddp.__setstate__(ddp.__getstate__())
+    for hook, state in hooks:
+        with suppress(AttributeError):
+            ddp._comm_hooks.remove((hook, state))
+        ddp.register_comm_hook(state, hook)
