@@ -69,6 +69,7 @@ class Group:
         self.joining = self.world.carried > 0
         before = gloo_sockets.listening()
         self._torch = process_group.initialise(self.store, timeout)
+        self.store.set_timeout(timeout or dist.distributed_c10d.default_pg_timeout)
         self._listeners = gloo_sockets.listening() - before
         self._made = dist.distributed_c10d._world.group_count
         self._peers: set[gloo_sockets.Address] = set()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import select
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,8 +18,9 @@ import torch
 import torch.distributed as dist
 from harness import PATIENCE, until
 
-from rallypoint import survive
+from rallypoint import DeadlineError, StoreServer, survive
 from rallypoint._survive import gloo_sockets, process_group
+from rallypoint._survive.group import Group
 from rallypoint._survive.moving_store import MovingStore
 from rallypoint._survive.process_group import ProcessGroup
 
@@ -160,6 +162,22 @@ def test_a_collective_that_gloo_forgets_ends(group: ProcessGroup) -> None:
     dist.all_reduce(torch.ones(1))
     assert not group.leave()
     group.free()
+
+
+def test_the_first_workers_wait_for_each_other_as_long_as_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, server: StoreServer
+) -> None:
+    world = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": server.port}
+    for name, value in world.items():
+        monkeypatch.setenv(name, str(value))
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", ends.append)
+    try:
+        with pytest.raises(DeadlineError, match="member/0"):
+            Group(timedelta(seconds=0.2))
+    finally:
+        dist.destroy_process_group()
+        ends.pop()()
 
 
 def test_it_is_not_split(group: ProcessGroup) -> None:
