@@ -57,16 +57,23 @@ class _Show:
 
     def add(self, record: logging.LogRecord) -> None:
         with self._changed:
-            if len(self._records) >= _MOST:
-                self._dropped += 1
-                return
-            self._records.append(record)
-            self._changed.notify_all()
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="rallypoint-log", daemon=True
-                )
-                self._thread.start()
+                self._start()
+            if self._thread is not None:
+                if len(self._records) >= _MOST:
+                    self._dropped += 1
+                else:
+                    self._records.append(record)
+                    self._changed.notify_all()
+                return
+        _handle(record)
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="rallypoint-log", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter ends, or there are no more threads
+            self._thread = None
 
     def wait(self) -> None:
         """Waits until all records are shown, unless the handlers take too long."""

@@ -138,6 +138,22 @@ def test_a_handler_that_raises(gate: _Gate, capfd: pytest.CaptureFixture[str]) -
     assert "ValueError: a handler's" in capfd.readouterr().err
 
 
+NO_THREADS = """
+import threading
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+threading.Thread.start = refuse
+"""
+
+
+def test_without_a_thread() -> None:
+    """... as when the interpreter ends, and a member that was not closed leaves its run."""
+    _, lines = stderr_of(NO_THREADS)
+    assert len(lines) == 2 and "unheard_of" in lines[0] and "of Python" in lines[1], lines
+
+
 def test_a_file_that_others_may_write(tmp_path: Path) -> None:
     """A store's warnings are shown when it is opened, also without a member."""
     path = tmp_path / "store"
