@@ -23,6 +23,7 @@ from .._native.log import logger
 _SOCKET = "arguments"
 _HEADER = struct.Struct("!?I")  # whether pickling failed, number of descriptors
 _MOST_AT_ONCE = 253  # Linux's SCM_MAX_FD
+_PAUSE = 0.1  # after a worker could not be accepted, in seconds
 
 _received: list[int] = []  # in a worker
 
@@ -118,7 +119,7 @@ class ArgumentServer:
         self._first: _Payload | None = _pack(objects)
         self._lock = threading.Lock()  # of _first, _connections and _closed; a leaf
         self._connections: set[socket.socket] = set()
-        self._closed = False
+        self._closed = threading.Event()
         self._senders: list[threading.Thread] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -142,10 +143,12 @@ class ArgumentServer:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+            except OSError:  # closed, or there are no descriptors left for now
+                if self._closed.wait(_PAUSE):
+                    return
+                continue
             with self._lock:
-                if self._closed:
+                if self._closed.is_set():
                     connection.close()
                     return
                 self._connections.add(connection)
@@ -183,7 +186,7 @@ class ArgumentServer:
     def close(self) -> None:
         """Ends the threads. Workers that still wait get an end of file."""
         with self._lock:
-            self._closed = True
+            self._closed.set()
             connections = list(self._connections)
         for end in (self._listener, *connections):
             with contextlib.suppress(OSError):

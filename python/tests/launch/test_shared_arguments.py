@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -150,6 +152,21 @@ class Wrapped:
 
     def __reduce__(self) -> Any:
         return jobs.Arrived, (reduction.DupFd(self.descriptor),)
+
+
+def test_no_descriptors_left_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that cannot accept a worker serves it later."""
+    accept, refused = socket.socket.accept, list[OSError]()
+
+    def refuse_first(listener: socket.socket) -> Any:
+        if not refused:
+            refused.append(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+            raise refused[0]
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", refuse_first)
+    elastic_launch(alone(1), jobs.arguments)("a")
+    assert refused
 
 
 def test_fork_context_is_refused() -> None:
