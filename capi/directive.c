@@ -198,12 +198,10 @@ static void copy_text(const char *json, const char *name, char *text, size_t siz
         case 'u': {
             char digits[5] = "";
             size_t n = strspn(from + 1, "0123456789abcdefABCDEF");
-            if (n < 4) {
-                return;
-            }
-            memcpy(digits, from + 1, 4);
+            n = n < 4 ? n : 4; /* fewer where the file was cut */
+            memcpy(digits, from + 1, n);
             at = append_character(at, end, strtoul(digits, NULL, 16));
-            from += 4;
+            from += n;
             break;
         }
         case 'n':
@@ -214,7 +212,8 @@ static void copy_text(const char *json, const char *name, char *text, size_t siz
             at = append_character(at, end, ' ');
             break;
         case 0:
-            return;
+            from--;
+            break;
         default:
             at = append_character(at, end, (unsigned char)*from);
         }

@@ -283,7 +283,7 @@ int32_t rp_regroup(int64_t timeout_ms, rp_world *world, rp_error *err) {
             *world = entered;
             return RP_OK;
         }
-        if (timeout_ms >= 0 && waited >= timeout_ms * INT64_C(1000000)) {
+        if (timeout_ms >= 0 && waited / 1000000 >= timeout_ms) {
             return fail(err, RP_ERR_TIMEOUT, "no other world came in time");
         }
         rest.tv_sec = 0;

@@ -208,6 +208,14 @@ static void reads_long_texts(void) {
     CHECK_INT(0, d.by[0]);
 }
 
+static void reads_half_an_escape(void) {
+    rp_directive d;
+    memset(&d, 'x', sizeof d);
+    d.struct_size = sizeof d;
+    CHECK_OK(rp_progress_directive(10, &d, ERR));
+    CHECK(memcmp(d.id, "d", 2) == 0);
+}
+
 static void reads_no_deadline(void) {
     rp_directive d = {.struct_size = sizeof d};
     CHECK_INT(10, steps(&d));
@@ -272,6 +280,15 @@ int main(void) {
     tell(json); /* it does not even end */
     ask(1, RP_DIRECTIVE_SAVE, 0, RELEASE, 0);
     finish(start(reads_long_texts));
+
+    for (int i = 0; i < 2; i++) {
+        new_record();
+        snprintf(json, sizeof json, "{\n \"number\": 1,\n \"id\": \"d%s",
+                 i == 0 ? "\\" : "\\u00");
+        tell(json);
+        ask(1, RP_DIRECTIVE_SAVE, 0, RELEASE, 0);
+        finish(start(reads_half_an_escape));
+    }
 
     new_record();
     tell("{\n \"number\": 1,\n \"id\": \"d1\",\n \"deadline\": 9223372036854775807\n}\n");

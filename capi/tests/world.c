@@ -122,7 +122,7 @@ int main(void) {
     CHECK_INT(7, word(WAITS));
     put(0, 8, WAITS);
     CHECK_INT(0, pthread_create(&agent, NULL, next_world, NULL));
-    CHECK_OK(rp_regroup(-1, &world, ERR));
+    CHECK_OK(rp_regroup(INT64_MAX, &world, ERR));
     CHECK_INT(0, pthread_join(agent, NULL));
     CHECK_INT(9, world.epoch);
     CHECK_INT(4, world.rank);
