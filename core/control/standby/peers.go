@@ -28,13 +28,13 @@ type Peers struct {
 	places  []string // their names, in one order everywhere
 	pieces  pieces
 
-	reign      uint64            // counts how often this process began or ceased to lead; what was to be said in another one is void
+	reign      uint64            // in which this process leads, or begins to, until another one does; 0: none. What was to be committed in an earlier one is void
+	reigns     uint64            // how many there were
 	past       []string          // the clusters before this one in which this process has voted, the last ones
 	refusing   map[string]string // by peer: why it is none, and has been more than once
 	refused    map[string]string // the same, as it was last
 	since      time.Duration     // since when this process could begin a cluster
 	majorityAt time.Duration     // when the server here had a majority last, or did not host
-	deposed    bool              // another server has hosted since the one here began to
 }
 
 // NewPeers makes the view of a server of many runs that knows nothing yet. names are those of
@@ -82,7 +82,6 @@ func peersID(names []string, lease time.Duration) string {
 func (p *Peers) forgetLocked() {
 	_ = p.Replica.Save(raft.Change{Replace: true})
 	p.voteAsLocked(raft.NewVoter(p.placeOf(p.node)))
-	p.deposed = p.hosting
 }
 
 // voteAsLocked begins a memory of the vote. What the replica has stays.
@@ -93,7 +92,7 @@ func (p *Peers) voteAsLocked(id raft.Voter) {
 	}
 	p.vote = newVote(p.clock, p.lease, id, p.Replica)
 	p.vote.names = names
-	p.since, p.majorityAt = 0, 0
+	p.since, p.majorityAt, p.reign = 0, 0, 0
 }
 
 // placeOf is a server's place in the list, from 1 on.
@@ -388,7 +387,7 @@ func (p *Peers) Commit(ctx context.Context, reign uint64, entries [][]byte) erro
 			return nil
 		}
 		select {
-		case <-changed: // by StepDown and Close, too
+		case <-changed: // also by the end of the reign, and by Close
 		case <-ctx.Done():
 			return ErrDeposed
 		}
@@ -402,7 +401,7 @@ func (p *Peers) committedLocked(number uint64) bool {
 
 // leaveLocked: the list stays, and so does the vote. A leader that no majority hears may be elected still, and begins
 // again once one does.
-func (p *Peers) leaveLocked(wire.Redirect) { p.reign++ }
+func (p *Peers) leaveLocked(wire.Redirect) { p.reign = 0 }
 
 func (p *Peers) livenessLocked() wire.Liveness {
 	f, b := p.Group.livenessLocked(), p.vote.node
@@ -430,7 +429,7 @@ func (p *Peers) Deposed() (to wire.Redirect, deposed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b := p.vote.node
-	if _, leads := b.Leads(); !p.hosting || !p.deposed && !b.Lost() && (leads || b.Leader() == 0) {
+	if !p.hosting || p.reign != 0 && !b.Lost() {
 		return to, false
 	}
 	to = p.nextLocked()
@@ -439,11 +438,14 @@ func (p *Peers) Deposed() (to wire.Redirect, deposed bool) {
 	return to, true
 }
 
-// targetLocked notes which peer hosts, as the voters know, and was heard lately.
+// targetLocked notes which peer hosts, as the voters know, and was heard lately. Its lead ends this process's reign.
 func (p *Peers) targetLocked() {
 	b := p.vote.node
+	if other := b.Leader(); p.reign != 0 && other != 0 && other != p.vote.voter {
+		p.reign = 0
+		p.wakeLocked()
+	}
 	if p.hosting {
-		p.deposed = p.deposed || b.Leader() != 0 && b.Leader() != p.vote.voter
 		return
 	}
 	host := p.nodeOfLocked(b.Leader())
@@ -469,7 +471,8 @@ func (p *Peers) Elected() (reign uint64, alone, elected bool) {
 	if p.hosting || p.closed || !n.Majority(p.vote.now()) || n.Committed() == 0 {
 		return 0, false, false
 	}
-	p.reign++
+	p.reigns++
+	p.reign = p.reigns
 	return p.reign, clustersBefore(n.Cluster()) > 0 && n.Fresh(), true
 }
 
@@ -491,7 +494,7 @@ func (p *Peers) Lead(reign uint64, now time.Time) bool {
 		t.Spent += t.Took
 	}
 	p.start = rendezvous.Succession{Term: term, From: from, Silent: silent && from != ""}
-	p.hosting, p.round, p.deposed = true, false, false
+	p.hosting, p.round = true, false
 	p.target = wire.Redirect{Group: nameOf(n.Cluster()), Term: term, Node: p.node, Host: p.self}
 	p.setVotersLocked()
 	p.voteLocked()

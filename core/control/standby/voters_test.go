@@ -44,7 +44,7 @@ func (o *others) carry() {
 			for _, m := range n.Messages() {
 				if m.To == o.g.vote.voter && (o.lose == nil || !o.lose()) {
 					again = true
-					o.g.HearVote(o.links[node], wire.Vote{Group: o.g.Current().Group, Message: m})
+					o.g.HearVote(o.links[node], wire.Vote{Group: o.g.groupLocked(), Message: m})
 				}
 				for other, to := range o.nodes {
 					if m.To == o.links[other].voter {
