@@ -14,7 +14,7 @@ const maxPiece = 1 << 20
 type pieces struct {
 	most     int64 // bytes of a message that is believed
 	number   uint64
-	sending  map[raft.Voter]wire.Vote // the last one to each voter
+	sending  map[raft.Voter]wire.Vote // the last one to each voter, until its last piece was sent
 	arriving map[raft.Voter]wire.Vote // as much of it as has come
 }
 
@@ -43,6 +43,9 @@ func (p *pieces) asked(f wire.Vote) (wire.Vote, bool) {
 	if at := f.Piece.From; has && m.Piece.Number == f.Piece.Number && m.To == f.From && m.From == f.To && at < m.Piece.Whole {
 		m.Piece.From = at
 		m.Data = m.Data[at:min(at+maxPiece, m.Piece.Whole)]
+		if at+maxPiece >= m.Piece.Whole {
+			delete(p.sending, f.From) // it may be all that is known of all runs
+		}
 		return m, true
 	}
 	return f, false

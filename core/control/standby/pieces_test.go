@@ -53,8 +53,8 @@ func TestPieces(t *testing.T) {
 		}
 		pieces++
 	}
-	if pieces != 4 || len(receiver.arriving) > 0 {
-		t.Errorf("%d pieces, %d messages under way", pieces, len(receiver.arriving))
+	if pieces != 4 || len(receiver.arriving) > 0 || len(sender.sending) > 0 {
+		t.Errorf("%d pieces, %d messages under way at the receiver, %d at the sender", pieces, len(receiver.arriving), len(sender.sending))
 	}
 }
 
