@@ -309,3 +309,54 @@ func TestDeserted(t *testing.T) {
 		t.Errorf("it hosts no more: %s", why)
 	}
 }
+
+// TestHeartbeatAheadOfTheLog: the voters become five of three while one of these is cut off, so that the others may decide without
+// it, and the leader dies when no more than its next heartbeat has reached that one. The heartbeat changes nothing: it
+// counts only where the leader was heard shortly before, and that is enough without it.
+func TestHeartbeatAheadOfTheLog(t *testing.T) {
+	const lease = 10 * time.Second
+	for cut := range 14 {
+		var founded [2]bool
+		for i, heard := range []bool{false, true} {
+			g, voters := voterOf(t, "a")
+			h := voters.nodes["h"]
+			passes := func(beats int) {
+				for range beats {
+					h.Tick(g.vote.now())
+					voters.carry()
+					pass(g, g.Beat())
+				}
+			}
+			passes(20)
+			all := h.Voters().All()
+			for _, node := range []string{"c", "d"} {
+				voters.links[node] = &Link{node: node, voter: raft.ParseVoter(node), out: &inbox{}}
+				voters.nodes[node] = raft.New(raft.ParseVoter(node), lease, g.vote.now(), nil)
+				all = append(all, raft.ParseVoter(node))
+			}
+			voters.lose = func() bool { return true }
+			h.SetVoters(all, g.vote.now())
+			passes(1 + cut)
+			if !h.Voters().Has(raft.ParseVoter("d")) || g.vote.node.Voters().Has(raft.ParseVoter("d")) {
+				t.Fatalf("the leader's voters are %v, and here %v", h.Voters(), g.vote.node.Voters())
+			}
+			delete(voters.nodes, "a")
+			g.Ended(voters.links["a"], succession.Dead)
+			before := g.vote.node.Heard()
+			voters.lose = func() bool { return !heard || g.vote.node.Heard() > before }
+			passes(1)
+			if ahead := g.vote.node.Heard() > before; ahead != heard || g.vote.node.Voters().Has(raft.ParseVoter("d")) {
+				t.Fatalf("it has heard the leader: %v; its voters are %v", ahead, g.vote.node.Voters())
+			}
+			delete(voters.nodes, "h")
+			g.Ended(voters.links["h"], succession.Dead)
+			founded[i] = founds(g, func() {})
+		}
+		if founded[0] != founded[1] {
+			t.Errorf("cut off for %d beats it founds a group: %v without the heartbeat, %v with it", cut, founded[0], founded[1])
+		}
+		if cut == 0 && !founded[0] || cut > 11 && founded[0] {
+			t.Errorf("cut off for %d beats it founds a group: %v", cut, founded[0])
+		}
+	}
+}
