@@ -1,6 +1,8 @@
 package control
 
 import (
+	"cmp"
+
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/pack"
@@ -20,7 +22,7 @@ func (s *Server) executeAdmin(f wire.Admin, from string) wire.AdminAnswer {
 	by = pack.CutText(by, wire.MaxName)
 	r := s.lookUp(f.RunID)
 	if r == nil {
-		return wire.AdminAnswer{Err: s.unknownRun(f.RunID)}
+		return wire.AdminAnswer{Err: s.goneRun(f.RunID)}
 	}
 	ev := f.Event(by, *rendezvous.StatusTime(s.clock.Now()))
 	if ev == nil {
@@ -31,10 +33,18 @@ func (s *Server) executeAdmin(f wire.Admin, from string) wire.AdminAnswer {
 	return wire.AdminAnswer{Done: done, Err: err}
 }
 
+// goneRun is the error of a request for a run that this server, which led when the request came, does not have.
+func (s *Server) goneRun(id string) *rendezvous.Error {
+	if s.elected(id) && !s.cfg.Elector.Hosting() {
+		return s.leadsNoMore()
+	}
+	return s.unknownRun(id)
+}
+
 // unusableLocked returns why no request can be made of the run, nil if one can.
 func (r *run) unusableLocked() *rendezvous.Error {
 	if r.gone {
-		return r.server.unknownRun(r.id)
+		return r.server.goneRun(r.id)
 	}
 	return r.broken
 }
@@ -59,8 +69,8 @@ func (r *run) applyAdmin(ev rendezvous.Event) (done string, failed *rendezvous.E
 	}
 	r.mu.Lock()
 	defer r.unlock()
-	if e.replied == nil {
-		return "", r.unusableLocked()
+	if e.replied == nil || said != nil && r.gone { // another process may lead by now, which does not know of it
+		return "", cmp.Or(r.unusableLocked(), r.server.leadsNoMore())
 	}
 	return e.replied.Text, e.replied.Err
 }

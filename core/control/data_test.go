@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/journal"
+	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
@@ -560,4 +561,16 @@ func TestRefusalsAloneAreNoRecovery(t *testing.T) {
 			t.Errorf("nothing was written: %s", line)
 		}
 	}
+}
+
+// TestRequestThatIsVoid: an administrator whose request another leader may have or not is told to ask again.
+func TestRequestThatIsVoid(t *testing.T) {
+	d := newDurable(t, Config{})
+	group(t, controltest.Guest(d.addr, 1), 1)
+	d.disk.write = func([]journal.WriteBatch) error { return standby.ErrDeposed }
+	a := d.executeAdmin(wire.Admin{Op: wire.AdminOpClose, RunID: "run"}, "")
+	if a.Err == nil {
+		t.Fatalf("it was told %q", a.Done)
+	}
+	controltest.WantCode(t, a.Err, rendezvous.CodeConnection, "ask again")
 }

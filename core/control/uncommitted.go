@@ -12,13 +12,13 @@ import (
 // process sees, do not wait.
 type uncommitted struct {
 	facts  rendezvous.Facts // that were proposed last
-	number uint64           // of that proposal; 0: there was none, or this process was deposed then
+	number uint64           // of that proposal; 0: nobody has it, since this process was deposed then, or hands on
 	queue  []delayed
 }
 
 // delayed is one frame, or the end of a wait, once a proposal is confirmed.
 type delayed struct {
-	number uint64
+	number uint64 // 0: nobody has that yet
 	say    func()
 	drop   func() // instead: another process hosts; nil: nothing
 }
@@ -33,15 +33,23 @@ func (r *run) proposeLocked() {
 	if !r.votes() {
 		return
 	}
-	if facts := r.machine.Facts(); u.number == 0 || !facts.Equal(u.facts) {
-		u.facts, u.number = facts, r.server.cfg.Elector.Propose(facts)
+	facts := r.machine.Facts()
+	if u.number > 0 && facts.Equal(u.facts) {
+		return
+	}
+	u.facts, u.number = facts, r.server.cfg.Elector.Propose(facts)
+	for i := range u.queue {
+		if u.queue[i].number == 0 {
+			u.queue[i].number = u.number // what it follows from is in these facts, too
+		}
 	}
 }
 
-// quietLocked reports whether messages must wait: the host is not sure to be one, or earlier
-// messages still wait.
+// quietLocked reports whether messages must wait: the host is not sure to be one, nobody has the facts that
+// they follow from, or earlier messages still wait.
 func (r *run) quietLocked() bool {
-	return r.votes() && (len(r.uncommitted.queue) > 0 || !r.server.cfg.Elector.Committed(r.uncommitted.number))
+	u := &r.uncommitted
+	return r.votes() && (len(u.queue) > 0 || u.number == 0 || !r.server.cfg.Elector.Committed(u.number))
 }
 
 // mayJudgeLocked reports whether silent nodes may be taken for lost: not while it is this process
@@ -111,11 +119,8 @@ func (s *Server) Confirmed() {
 
 func (r *run) confirmedLocked() {
 	u := &r.uncommitted
-	if len(u.queue) > 0 && u.number == 0 && r.broken == nil { // it was deposed, and nobody has hosted since
+	if len(u.queue) > 0 && u.number == 0 && r.broken == nil { // it hosts on
 		r.proposeLocked()
-		for i := range u.queue {
-			u.queue[i].number = max(u.queue[i].number, u.number)
-		}
 	}
 	for len(u.queue) > 0 && u.queue[0].number > 0 && r.server.cfg.Elector.Committed(u.queue[0].number) {
 		w := u.queue[0]
@@ -151,6 +156,11 @@ func (s *Server) awaitSaid(said <-chan struct{}) *rendezvous.Error {
 	case <-s.stop:
 	}
 	return s.noMajority()
+}
+
+// leadsNoMore is why a server that was deposed cannot tell what has become of a request.
+func (s *Server) leadsNoMore() *rendezvous.Error {
+	return rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s (%s) leads no more, and does not know whether the next leader has the request: ask again", s.Addr(), s.process)
 }
 
 // noMajority is why a host answers nothing.

@@ -3,6 +3,7 @@ package control
 import (
 	"net"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -163,3 +164,61 @@ func TestDesertedHost(t *testing.T) {
 type discard struct{}
 
 func (discard) Send(wire.Frame) bool { return true }
+
+// handingOn is a host that may be about to hand on: it proposes nothing to its voters.
+func handingOn(t *testing.T) (nodes []*plane, r *run, g *standby.Group) {
+	t.Helper()
+	nodes = form(t, elastic(t, 3), 3)
+	host := nodes[0].server()
+	r, g = host.lookUp("run"), host.cfg.Group
+	testkit.Eventually(t, "a voter has accepted all", func() bool {
+		voters := g.Voters()
+		return len(voters) == 2 && g.BeginTransfer(voters[0])
+	})
+	return nodes, r, g
+}
+
+// awaiting is how much nodes are not told yet.
+func (r *run) awaiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.uncommitted.queue)
+}
+
+// TestHandingOnSaysNothing: while another node may be elected that does not know of it, nodes are told nothing new. If none is,
+// they are told it, also where something else has been proposed before.
+func TestHandingOnSaysNothing(t *testing.T) {
+	nodes, r, g := handingOn(t)
+	finish := nodes[1].Start(rendezvous.Finish{})
+	testkit.Eventually(t, "a node has finished", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.machine.Facts().Finished
+	})
+	if r.awaiting() == 0 {
+		t.Error("a node was told what no voter knows")
+	}
+	r.mu.Lock()
+	g.EndTransfer()
+	r.submitLocked(rendezvous.Cordon{Node: "x", By: "admin", Reason: "its disk"}, nil)
+	r.unlock()
+	if _, err := finish.Wait(controltest.Context(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRequestToAHostThatIsDeposed: an administrator whose request no voter has is not told that it was carried out.
+func TestRequestToAHostThatIsDeposed(t *testing.T) {
+	nodes, r, g := handingOn(t)
+	answer := make(chan *rendezvous.Error, 1)
+	go func() {
+		_, err := r.applyAdmin(rendezvous.Cordon{Node: "x", By: "admin", Reason: "its disk"})
+		answer <- err
+	}()
+	testkit.Eventually(t, "the answer waits", func() bool { return r.awaiting() > 0 })
+	now := g.Current()
+	nodes[0].server().StepDown(wire.Redirect{Group: now.Group, Term: now.Term + 1}, "another node was elected")
+	if err := <-answer; err == nil || err.Code != rendezvous.CodeConnection || !strings.Contains(err.Text, "ask again") {
+		t.Errorf("the answer is %v", err)
+	}
+}
