@@ -41,8 +41,7 @@ type RegisterFinder struct {
 	addr     string       // where others reach it
 
 	// Guarded by mu.
-	last  wire.Welcome      // of the last connection
-	ended *rendezvous.Ended // how the run was closed when this process began to lead it
+	last wire.Welcome // of the last connection
 }
 
 // NewRegister makes a finder, which touches neither network nor register before Find.

@@ -87,7 +87,7 @@ func TestAnotherJobAtTheLeadersAddress(t *testing.T) {
 func registerFinder(p params.Params, place register.Register, observer member.Observer) *RegisterFinder {
 	return NewRegister(RegisterConfig{
 		Config: Config{Params: p, Node: "n", Observer: observer, Log: slog.New(slog.DiscardHandler), Start: func(cfg HostConfig, listeners ...net.Listener) Host {
-			return control.Start(control.Config{RunID: cfg.Params.RunID, Log: cfg.Log, Elector: cfg.Elector}, listeners...)
+			return control.Start(control.Config{RunID: cfg.Params.RunID, Log: cfg.Log, Elector: cfg.Elector, Ended: cfg.Ended}, listeners...)
 		}, Hello: func() wire.Hello {
 			return wire.Hello{Version: wire.ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID("n"), Node: "n", Policy: p.Policy}
 		}},
@@ -130,5 +130,37 @@ func TestRegisterThatRefuses(t *testing.T) {
 	close(place.open)
 	if err := <-found; err != nil {
 		t.Error(err)
+	}
+}
+
+// unanswered is a register whose first answer to a write is lost.
+type unanswered struct {
+	memoryRegister
+	once sync.Once
+}
+
+func (u *unanswered) SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error) {
+	now, nowToken, ok, err = u.memoryRegister.SetState(ctx, state, token)
+	u.once.Do(func() { now, nowToken, ok, err = nil, nil, false, errors.New("no answer") })
+	return now, nowToken, ok, err
+}
+
+// TestLateLeaderKnowsHowTheRunEnded: a process that learns later that it leads keeps a run closed that stays so.
+func TestLateLeaderKnowsHowTheRunEnded(t *testing.T) {
+	p := registerParams()
+	over := register.Record{
+		RunID: p.RunID, Group: "g", Term: 1, Leader: "l", Node: "gone", Addr: "10.0.0.1:1", Beat: 1, Lease: p.LeaseTimeout, Phase: register.Over,
+		Ended: &rendezvous.Ended{Closing: rendezvous.Closing{Kind: rendezvous.ClosedSuccess, By: "gone"}, For: time.Hour},
+	}
+	place := &unanswered{memoryRegister: memoryRegister{state: testkit.Must(over.Encode())(t), token: []byte("1")}}
+	f := registerFinder(p, place, controltest.NewObserver())
+	defer f.Close()
+	found, err := f.Find(controltest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer found.Close()
+	if !found.Welcome.Notice.Closed {
+		t.Error("the run begins again")
 	}
 }

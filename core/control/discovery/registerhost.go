@@ -13,7 +13,6 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election"
 	"rallypoint/core/election/register"
-	"rallypoint/core/rendezvous"
 )
 
 // listen opens the listener of the control plane that this process may lead, unless it is open.
@@ -50,7 +49,7 @@ func (f *RegisterFinder) closeListener() {
 }
 
 // startHost starts the control plane of this process, which leads.
-func (f *RegisterFinder) startHost(ctx context.Context, ended *rendezvous.Ended) {
+func (f *RegisterFinder) startHost(ctx context.Context) {
 	if err := f.listen(ctx); err != nil { // the listener of an attempt whose answer was late is closed
 		f.Log.Warn("this node is to host the control plane, and cannot", "error", err)
 		_, _ = f.elector.Leave(ctx, register.Left, nil)
@@ -59,11 +58,11 @@ func (f *RegisterFinder) startHost(ctx context.Context, ended *rendezvous.Ended)
 	}
 	f.listening = listenAddrs([]net.Listener{f.listener})
 	host := f.Start(HostConfig{
-		Params: f.Params, Node: f.Node, Token: f.token, HTTPNames: []string{f.ownHost(), f.Params.AdvertiseAddr}, Log: f.Log, Elector: f.elector, Ended: ended,
+		Params: f.Params, Node: f.Node, Token: f.token, HTTPNames: []string{f.ownHost(), f.Params.AdvertiseAddr}, Log: f.Log, Elector: f.elector, Ended: f.elector.Ended(),
 	}, f.listener)
 	f.listener = nil
 	f.mu.Lock()
-	f.hosting, f.ended = host, ended
+	f.hosting = host
 	f.mu.Unlock()
 }
 
@@ -159,8 +158,8 @@ func (f *RegisterFinder) leaveRecord(ctx context.Context, rest election.Remains)
 	phase := register.Left
 	if rest.Over {
 		phase = register.Over
-		if rest.Ended != nil && rest.Rests && f.ended != nil {
-			rest.Ended = register.Later(f.ended)
+		if before := f.elector.Ended(); rest.Ended != nil && rest.Rests && before != nil {
+			rest.Ended = register.Later(before)
 		}
 	}
 	if _, err := f.elector.Leave(ctx, phase, rest.Ended); err != nil {

@@ -53,7 +53,7 @@ func (s *registerSearch) attempt(ctx context.Context) (*Conn, error) {
 		var err error
 		switch {
 		case v.Leads: // the answer to its attempt was lost
-			f.startHost(ctx, nil)
+			f.startHost(ctx)
 			continue
 		case r == nil || r.Phase != register.Leads || v.Silent || r.Leader == s.dead:
 			err = s.campaign(ctx, v)
@@ -164,14 +164,14 @@ func (s *registerSearch) campaign(ctx context.Context, v register.Leadership) er
 	}
 	campaigning, cancel := context.WithTimeout(f.life, max(f.Params.LeaseTimeout, time.Second)) // not ctx: its end would leave open who leads
 	defer cancel()
-	led, ended, err := f.elector.Campaign(campaigning, f.addr, s.dead, took)
+	led, err := f.elector.Campaign(campaigning, f.addr, s.dead, took)
 	switch {
 	case err != nil:
 		return fmt.Errorf("writing to %s: %w", f.Params.Endpoint, notFinal(err))
 	case !led:
 		return errAgain
 	}
-	f.startHost(ctx, ended)
+	f.startHost(ctx)
 	s.tell(from, v.Silent)
 	return errAgain
 }

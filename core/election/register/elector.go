@@ -40,12 +40,18 @@ type Elector struct {
 	changed   chan struct{}
 	hosting   bool          // the server here leads: it may be deposed already
 	to        wire.Redirect // the leader, as far as is known
-	start     rendezvous.Succession
+	candidacy *candidacy    // of Campaign, whose answer is missing; nil: there is none
+	won       candidacy     // by which this process has come to lead
 	since     time.Time
-	took      time.Duration
-	candidacy *attempt // of Campaign, whose answer is missing
-	candidate rendezvous.Succession
 	trouble   error // of the last use of the register; nil: none
+}
+
+// candidacy is an attempt to lead, and what follows if the register takes it.
+type candidacy struct {
+	attempt
+	start rendezvous.Succession
+	took  time.Duration     // how long there was no leader
+	ended *rendezvous.Ended // how the run was closed, if it stays so; nil: it was not
 }
 
 var _ election.Elector = (*Elector)(nil)
@@ -121,8 +127,8 @@ func (e *Elector) looked(state, token []byte, began time.Duration, err error) er
 		e.core.failed(now)
 		return err
 	}
-	if a := e.candidacy; a != nil && r != nil && r.Leader == a.record.Leader && !e.core.leads {
-		e.leadLocked(*a, token, e.candidate)
+	if c := e.candidacy; c != nil && r != nil && r.Leader == c.record.Leader && !e.core.leads {
+		e.leadLocked(*c, token)
 		return nil
 	}
 	before := e.core.silent()
@@ -173,10 +179,10 @@ func (e *Elector) Leadership() Leadership {
 
 // Campaign tries to have this process lead, whose control plane will be found at an address. dead names the
 // leader whose process is proven dead, by Record.Leader; "": none. took is for how long there was none. It
-// reports false if another one leads. ended is how the run was closed, if it stays so.
-func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Duration) (led bool, ended *rendezvous.Ended, err error) {
+// reports false if another one leads. After an error it is not known who does, and the next Look tells.
+func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Duration) (led bool, err error) {
 	if err := e.lock(ctx); err != nil {
-		return false, nil, err
+		return false, err
 	}
 	defer e.unlock()
 	e.mu.Lock()
@@ -184,19 +190,20 @@ func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Dur
 	a, s, ok := e.core.candidacy(addr, dead, e.Clock())
 	e.mu.Unlock()
 	if !ok {
-		return false, nil, nil
+		return false, nil
 	}
+	c := candidacy{attempt: a, start: s, took: took}
 	if last != nil && last.Phase == Over {
-		if ended, err = e.remaining(ctx, last); err != nil {
-			return false, nil, err
+		if c.ended, err = e.remaining(ctx, last); err != nil {
+			return false, err
 		}
 	}
 	e.mu.Lock()
-	e.candidacy, e.candidate, e.took = &a, s, took
+	e.candidacy = &c
 	e.mu.Unlock()
 	data, err := a.record.Encode()
 	if err != nil {
-		return false, nil, err
+		return false, err
 	}
 	now, token, ok, err := e.Register.SetState(ctx, data, a.token)
 	if err != nil || !ok && !bytes.Equal(now, data) {
@@ -204,15 +211,22 @@ func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Dur
 			e.mu.Lock()
 			e.trouble = err
 			e.mu.Unlock()
-			return false, nil, err
+			return false, err
 		}
-		return false, nil, e.looked(now, token, a.began, nil)
+		return false, e.looked(now, token, a.began, nil)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.trouble = nil
-	e.leadLocked(a, token, s)
-	return true, ended, nil
+	e.leadLocked(c, token)
+	return true, nil
+}
+
+// Ended returns how the run was closed when this process began to lead it, if it stays so; nil: it was not.
+func (e *Elector) Ended() *rendezvous.Ended {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.won.ended
 }
 
 // remaining returns how a run was closed, with the time for which it stays so.
@@ -250,9 +264,9 @@ var bootOf = sync.OnceValue(func() string {
 // Later returns what is left of the time for which a run stays closed.
 func Later(e *rendezvous.Ended) *rendezvous.Ended { return e.After(host.Uptime()) }
 
-func (e *Elector) leadLocked(a attempt, token []byte, s rendezvous.Succession) {
-	e.core.lead(a, token)
-	e.candidacy, e.hosting, e.start, e.since = nil, true, s, time.Now()
+func (e *Elector) leadLocked(c candidacy, token []byte) {
+	e.core.lead(c.attempt, token)
+	e.candidacy, e.won, e.hosting, e.since = nil, c, true, time.Now()
 	e.targetLocked()
 	e.wakeLocked()
 	e.news.Set()
@@ -445,7 +459,7 @@ func (e *Elector) StepDown(wire.Redirect) (led bool) {
 func (e *Elector) Began() (s rendezvous.Succession, since time.Time, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.start, e.since, e.took
+	return e.won.start, e.since, e.won.took
 }
 
 // Quorum implements election.Elector: all facts have to be in the register.
