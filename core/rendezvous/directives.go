@@ -150,7 +150,7 @@ func (ds *directives) rowOf(id, hostName string) *DrainedFact {
 // stays; the time begins again.
 func (ds *directives) keepOut(row DrainedFact) {
 	if was := ds.drained[row.Node]; was != nil {
-		was.Cordoned = was.Cordoned && row.Cordoned
+		was.For, was.Cordoned = row.For, was.Cordoned && row.Cordoned
 	} else {
 		ds.drained[row.Node] = &row
 	}

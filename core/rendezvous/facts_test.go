@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestFactsOfARunThatWasBegunAgain: a successor knows no more of its last round than the number, and
@@ -108,5 +109,19 @@ func TestForgottenRunKeepsItsNumbers(t *testing.T) {
 	r.join(d)
 	if o := r.wantRound(c, d); o.Round != 2 {
 		t.Errorf("outcome %+v", o)
+	}
+}
+
+// TestCordonedAgain: how long a node is kept out that was cordoned twice is what the later administrator has said, at
+// the next host, too.
+func TestCordonedAgain(t *testing.T) {
+	p := policy(1, 2)
+	r, n := hostedRound(t, p, "a", "b")
+	for _, kept := range []time.Duration{time.Hour, 0} {
+		r.apply(Cordon{Node: "x", For: kept, By: "admin", Reason: "its disk"})
+	}
+	next := r.dies(n[0], n[1], p).m
+	if timers := next.out.timersOf(TimerDrained); next.directives.drained["x"] == nil || len(timers) > 0 {
+		t.Errorf("it is let back in when %v runs out", timers)
 	}
 }
