@@ -71,7 +71,6 @@ func (f *Finder) tryOnce(ctx context.Context, foreign *foreignWarning) (*Conn, e
 	if err := f.resolve(ctx); err != nil {
 		return nil, err
 	}
-	f.noteLoopback()
 	if s.list != nil {
 		return (&search{f: f}).race(ctx, f.targets())
 	}
@@ -135,23 +134,12 @@ type redirectError string
 
 func (e redirectError) Error() string { return string(e) }
 
-// noteLoopback remembers that other machines cannot reach the endpoint.
-func (f *Finder) noteLoopback() {
-	if f.Params.Max == 1 || !loopbackName(f.endpoint.Host) {
-		return
-	}
-	f.mu.Lock()
-	f.warning = fmt.Sprintf("the endpoint %s is this machine's loopback, which nodes on other machines cannot reach; give the name or address of the host if there are others", f.endpoint.String())
-	f.mu.Unlock()
-}
-
 // Hint adds a peculiarity of the endpoint to what a node waits for: a missing node may look for
 // the endpoint on its own machine.
 func (f *Finder) Hint(p rendezvous.Progress) rendezvous.Progress {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.warning != "" && !p.Spare {
-		p.Detail = strings.TrimPrefix(p.Detail+"; "+f.warning, "; ")
+	if f.Params.Max > 1 && loopbackName(f.endpoint.Host) && !p.Spare {
+		p.Detail = strings.TrimPrefix(p.Detail+"; the endpoint "+f.endpoint.String()+
+			" is this machine's loopback, which nodes on other machines cannot reach; give the name or address of the host if there are others", "; ")
 	}
 	return p
 }

@@ -26,7 +26,6 @@ type Finder struct {
 	// Guarded by mu.
 	waiting      Host // the server in this process that stands by; nil: there is none
 	probing      context.CancelFunc
-	warning      string
 	onElected    func() // ends a wait of the search; nil: there was none
 	looking      bool   // standbys are being asked who hosts
 	transferring bool   // this node is becoming the host because the one before asks it to

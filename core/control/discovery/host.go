@@ -199,7 +199,6 @@ func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn
 	if err := f.resolve(ctx); isRefusal(err) {
 		return nil, err // else the name need not be known here: only the others have to resolve it
 	}
-	f.noteLoopback()
 	bindErr := f.startHosting(ctx, anyway(s.Host))
 	if bindErr == nil {
 		return f.dialHello(ctx, f.targets())
