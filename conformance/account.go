@@ -85,7 +85,6 @@ type session struct {
 	barrier     map[uint64]struct{} // its waits at the exit barrier
 	awaiting    []uint64
 	update      r.MembershipUpdate
-	said        uint64        // its hellos and requests, repeated ones included
 	heard       time.Duration // when it said something last, at the earliest; 0: not known
 	back        time.Duration // when it did so after a silence
 }

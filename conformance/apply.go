@@ -15,9 +15,7 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	case r.Disconnect:
 		c.disconnect(ev)
 	case r.LeaseExpired:
-		if !c.refuted(ev) {
-			c.departed(ev.Session)
-		}
+		c.departed(ev.Session)
 	case r.Recovered:
 		c.stored, c.reserve, c.recovery = true, ev.Generation, ev.Grace
 		for _, s := range c.sessions {
@@ -446,7 +444,7 @@ func (c *Checker) dropped(ev r.Event, e r.Drop) {
 func (c *Checker) grounds(ev r.Event, s *session) bool {
 	switch ev := ev.(type) {
 	case r.LeaseExpired:
-		return ev.Session == s.id && !c.refuted(ev)
+		return ev.Session == s.id
 	case r.Disconnect:
 		return ev.Session == s.id && (ev.Dead || c.policy.ReconnectGrace <= 0)
 	case r.TimerFired:

@@ -390,11 +390,11 @@ func (c *Checker) at(now, slack time.Duration, ev r.Event) {
 		}
 	case r.LeaseExpired:
 		s := c.sessions[ev.Session]
-		if s == nil || s.heard == 0 || s.grace || c.refuted(ev) {
+		if s == nil || s.heard == 0 || s.grace {
 			return // it may have ended its lease itself when it broke the connection
 		}
 		lease := c.policy.LeaseTimeout
-		if ev.Heard == 0 && s.back > 0 && now-s.back < lease/shortestSilence {
+		if s.back > 0 && now-s.back < lease/shortestSilence {
 			return // it came back when it was just checked
 		}
 		if silent := now - s.heard; silent+tolerance < lease/shortestSilence {
@@ -405,20 +405,9 @@ func (c *Checker) at(now, slack time.Duration, ev r.Event) {
 
 // shortestSilence is the least part of a lease between a node's last request and the end of its
 // lease. It is not the whole lease if other nodes judge it by heartbeats, which a node sends four
-// times per lease besides its requests.
-//
-// That holds however late the event comes, if it says how much was heard of the node: everything
-// that was heard came before the silence, and anything newer makes the event void. An event
-// without that number is of a server, or of an older history. It may come when the node has been
-// back for as long as it takes to write the event.
+// times per lease besides its requests. The event may come when the node has been back for as long
+// as it takes to store the event.
 const shortestSilence = 2
-
-// refuted reports whether a node has said something that was not heard when it was found
-// silent: nothing may come of the event.
-func (c *Checker) refuted(ev r.LeaseExpired) bool {
-	s := c.sessions[ev.Session]
-	return s != nil && ev.Heard > 0 && s.said > ev.Heard
-}
 
 func (c *Checker) hear(ev r.Event) {
 	session := r.SessionID("")
@@ -428,7 +417,6 @@ func (c *Checker) hear(ev r.Event) {
 		session = h.Session
 	}
 	if s := c.sessions[session]; s != nil {
-		s.said++
 		if s.heard > 0 && c.now-s.heard >= c.policy.LeaseTimeout/shortestSilence {
 			s.back = c.now
 		}

@@ -179,23 +179,6 @@ func resumed(t *testing.T) []trace.Record {
 	return s.records
 }
 
-// refuting is a run in which a silent node is back when its lease is said to have run out,
-// and is lost when that is said of it once more.
-func refuting(t *testing.T) []trace.Record {
-	p := policy(1, 2)
-	s := newScript(t, p)
-	s.hello(p, "1", "2")
-	s.joins("1", "2")
-	expired := r.LeaseExpired{Session: "s2", Heard: s.m.Heard("s2")}
-	s.now += p.LeaseTimeout
-	s.hello(p, "2") // event 5
-	s.do(expired)
-	expired.Heard = s.m.Heard("s2")
-	s.now += p.LeaseTimeout
-	s.do(expired)
-	return s.records
-}
-
 // checkedHistory has the records read from what they were written as.
 func checkedHistory(t *testing.T, records []trace.Record) *Audit {
 	t.Helper()
@@ -214,7 +197,7 @@ func checkedHistory(t *testing.T, records []trace.Record) *Audit {
 }
 
 func TestKeptHistories(t *testing.T) {
-	for name, records := range map[string][]trace.Record{"life": life(t), "failure": failing(t), "resumed": resumed(t), "refuting": refuting(t)} {
+	for name, records := range map[string][]trace.Record{"life": life(t), "failure": failing(t), "resumed": resumed(t)} {
 		if a := checkedHistory(t, records); !a.Kept() {
 			t.Errorf("%s: %s", name, a)
 		}

@@ -204,14 +204,6 @@ var mutants = []struct {
 		records[9].Seconds = records[5].Seconds + 1
 		return records
 	}},
-	{6, "a node is lost that is back", refuting, func(records []trace.Record) []trace.Record {
-		records[6].Effects = records[7].Effects
-		return records[:7]
-	}},
-	{6, "a lease is ended when the node is just back", refuting, func(records []trace.Record) []trace.Record {
-		records[7].Seconds = records[5].Seconds + 1
-		return records
-	}},
 	{6, "nothing ends a grace", life, effects(19, nothing)},
 	{7, "a loss is not announced to all", life, effects(20, without[r.Notify]("s2"))},
 	{7, "a loss that was none", life, effects(8, with(r.Notify{Session: "s1", Update: r.MembershipUpdate{Waiting: 1, Reason: "why"}}))},

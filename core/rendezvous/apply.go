@@ -69,7 +69,7 @@ func (m *Machine) applyOther(ev Event) {
 	case Disconnect:
 		m.disconnect(ev)
 	case LeaseExpired:
-		if n := m.nodes.sessions[ev.Session]; n != nil && (ev.Heard == 0 || n.heard <= ev.Heard) {
+		if n := m.nodes.sessions[ev.Session]; n != nil {
 			m.lose(n, fmt.Sprintf(causeSilent+"%v", m.forming.policy.LeaseTimeout))
 		}
 	case TimerFired:

@@ -105,9 +105,8 @@ func packOther(p *pack.Packer, ev Event) {
 		packName(p, ev.Session)
 		p.Bool(ev.Dead)
 	case LeaseExpired:
-		p.List(2)
+		p.List(1)
 		packName(p, ev.Session)
-		p.Uint(ev.Heard)
 	case Evict:
 		p.List(3)
 		packName(p, ev.Node)
@@ -218,7 +217,7 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 	case opDisconnect:
 		return Disconnect{Session: unpackSession(u), Dead: u.Bool()}
 	case opLeaseExpired:
-		return LeaseExpired{Session: unpackSession(u), Heard: u.Uint()}
+		return LeaseExpired{Session: unpackSession(u)}
 	case opEvict:
 		return Evict{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opTimerFired:

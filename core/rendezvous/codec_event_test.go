@@ -34,7 +34,7 @@ func sampleEvents() []Event {
 					Seq: 9, Target: 2, Standing: []StandingFact{{Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, By: "admin", Reason: "because", At: at}, 3, 41}},
 					Ended: []string{"d0"}, Drained: []DrainedFact{{"b", "admin", "because", 7, CauseFailures, true}}}}},
 		},
-		Disconnect{Session: "s"}, Disconnect{Session: "s", Dead: true}, LeaseExpired{"s", 0}, LeaseExpired{"s", 7}, Evict{Node: "n", By: "admin", Reason: "why"},
+		Disconnect{Session: "s"}, Disconnect{Session: "s", Dead: true}, LeaseExpired{"s"}, Evict{Node: "n", By: "admin", Reason: "why"},
 		TimerFired{Timer{Kind: TimerGrace, Session: "s", Seq: 7}}, Recovered{},
 		AnnounceStop{Request: r, Generation: "gen", Round: 3, Leaving: true, Reason: "because", Away: time.Hour},
 		Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a", "b"}, Within: 5, For: 6, By: "admin", Reason: "because", At: at},

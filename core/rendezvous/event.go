@@ -71,13 +71,8 @@ type Disconnect struct {
 }
 
 // LeaseExpired tells that a session was silent for longer than its lease.
-//
-// Heard is what [Machine.Heard] was for the node that found it silent. The event is void if
-// the session has said more since: where nodes share a log it may be written long after the
-// node has come back. 0 is not known: whatever was said, the lease has run out.
 type LeaseExpired struct {
 	Session SessionID
-	Heard   uint64 `json:",omitempty"`
 }
 
 // Request is the part common to all events that a node numbers. A number is

@@ -48,7 +48,7 @@ func (m *Machine) hello(h Hello) {
 	}
 	n := &node{
 		id: h.Node, label: printable.Text(h.Label), hostName: printable.Text(h.HostName), domain: h.Topology, command: h.Command.clean(), member: h.LastRound.Round > 0, session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
-		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr, heard: 1,
+		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr,
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}
 	m.nodes.enter(n)
@@ -67,7 +67,6 @@ func (m *Machine) hello(h Hello) {
 }
 
 func (m *Machine) resume(n *node, h Hello) {
-	n.heard++
 	if n.id != h.Node {
 		m.out.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the session belongs to node %s, not to %s", m.runID, n.id, h.Node)})
 		return

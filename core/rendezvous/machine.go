@@ -88,15 +88,6 @@ func (m *Machine) Live() int { return len(m.nodes.live) }
 // Has reports whether the session is known.
 func (m *Machine) Has(session SessionID) bool { return m.nodes.sessions[session] != nil }
 
-// Heard returns how many hellos and requests of the session were applied, repeated ones
-// included; 0 if it is not known.
-func (m *Machine) Heard(session SessionID) uint64 {
-	if n := m.nodes.sessions[session]; n != nil {
-		return n.heard
-	}
-	return 0
-}
-
 // HasNode reports whether a node of that id is alive.
 func (m *Machine) HasNode(id string) bool { return m.nodes.live[id] != nil }
 

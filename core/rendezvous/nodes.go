@@ -54,7 +54,6 @@ type node struct {
 	inHost      bool
 	seenAddr    string
 	serverAddr  string
-	heard       uint64 // see Machine.Heard
 
 	grace      bool // its connection broke; TimerGrace runs
 	recovering bool // it did so when the control plane was restarted

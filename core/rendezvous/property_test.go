@@ -142,7 +142,6 @@ func (s *sim) do(ev Event) {
 	closed, finished := s.m.closed, s.m.round.tally[participantFinished]
 	grace := s.m.forming.joinedGrace
 	missing := s.mayStillCome(ev)
-	lean := s.leanly(ev)
 	effects := s.apply(ev)
 	s.hosts[s.m.generation] = s.host
 	logged, err := EncodeEvent(ev)
@@ -156,7 +155,7 @@ func (s *sim) do(ev Event) {
 	if twin := s.twin.Apply(read); !sameEffects(effects, twin) {
 		s.t.Fatalf("two machines differ after %+v:\n%v\n%v", ev, effects, twin)
 	}
-	s.doLeanly(lean, effects)
+	s.doLeanly(ev, effects)
 	var fresh []Outcome
 	for _, e := range effects {
 		reply, ok := e.(Reply)
@@ -192,15 +191,6 @@ func (s *sim) do(ev Event) {
 	if n := fresh[0].World; len(fresh) != n || n < s.policy.Min || n > s.policy.Max || n%s.policy.NodeUnit != 0 || n%s.policy.segment() != 0 {
 		s.t.Fatalf("%d outcomes of a world of %d under %+v", len(fresh), n, s.policy)
 	}
-}
-
-// leanly is an event as the driver of the lean machine logs it: that has heard less.
-func (s *sim) leanly(ev Event) Event {
-	if e, is := ev.(LeaseExpired); is && e.Heard > 0 {
-		e.Heard += s.lean.Heard(e.Session) - s.m.Heard(e.Session)
-		return e
-	}
-	return ev
 }
 
 // doLeanly has a machine answer what it can without applying it: no node may see the difference.
@@ -517,12 +507,7 @@ func (s *sim) roleInfo(t *rapid.T) {
 
 func (s *sim) lease(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.known(n) != nil })
-	heard := s.m.Heard(n.session)
-	said := []uint64{0, heard}
-	if s.lean.Heard(n.session) > 1 { // or there is no less than it has heard
-		said = append(said, heard-1)
-	}
-	s.do(LeaseExpired{n.session, rapid.SampledFrom(said).Draw(t, "heard")})
+	s.do(LeaseExpired{n.session})
 }
 
 func (s *sim) close(t *rapid.T) {

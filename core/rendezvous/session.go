@@ -16,7 +16,6 @@ func (m *Machine) take(r Request) *node {
 	if n == nil {
 		return nil
 	}
-	n.heard++
 	if r.Acked > n.acked {
 		n.acked = r.Acked
 		for number := range n.answered {

@@ -139,33 +139,3 @@ func TestWithdrawingACompletedJoinHasSucceeded(t *testing.T) {
 		t.Fatal("a completed join was withdrawn")
 	}
 }
-
-// TestLeaseExpiredIsVoid: that a lease has run out counts for nothing if the session has said
-// more than the node had heard that found it silent.
-func TestLeaseExpiredIsVoid(t *testing.T) {
-	p := policy(2, 2)
-	for name, says := range map[string]func(r *rig, n *rigNode){
-		"a request":          func(r *rig, n *rigNode) { r.key(n, store.OpAdd, 1, "k") },
-		"a repeated request": func(r *rig, n *rigNode) { r.apply(AwaitPeers{Request{Session: n.session, Number: 1}}) },
-		"a sign of life":     func(r *rig, n *rigNode) { r.apply(Withdraw{Request: Request{Session: n.session}}) },
-		"a hello":            func(r *rig, n *rigNode) { r.again(n, p) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, -1)
-			n := r.group(p, "a", "b")
-			expired := LeaseExpired{n[1].session, r.m.Heard(n[1].session)}
-			says(r, n[1])
-			var err error
-			if r.m, err = Restore(r.m.Snapshot()); err != nil {
-				t.Fatal(err)
-			}
-			if r.apply(expired); !r.m.Has(n[1].session) {
-				t.Error("the node is lost")
-			}
-			expired.Heard = r.m.Heard(n[1].session)
-			if r.apply(expired); r.m.Has(n[1].session) {
-				t.Error("the node is not lost although it has said nothing more")
-			}
-		})
-	}
-}

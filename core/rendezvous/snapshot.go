@@ -129,7 +129,7 @@ func (n *node) pack(p *pack.Packer) {
 		p.Uint(number)
 	}
 	PackMembershipUpdate(p, n.update)
-	p.Uint(n.heard)
+	p.Uint(0) // retired; its place stays taken
 	p.Text(n.hostName)
 	p.Text(n.domain)
 	PackCommand(p, n.command)
@@ -348,7 +348,7 @@ func (f *forming) unpackNode(u *pack.Unpacker) {
 		f.nodes.addAwait(n, u.Uint())
 	}
 	n.update = UnpackMembershipUpdate(u)
-	n.heard, n.hostName, n.domain = u.Uint(), u.Text(maxText), u.Text(maxText)
+	_, n.hostName, n.domain = u.Uint(), u.Text(maxText), u.Text(maxText)
 	n.command, n.member = UnpackCommand(u), u.Bool()
 	u.Close()
 	switch {

@@ -127,7 +127,7 @@ func TestSnapshotHoldsEveryField(t *testing.T) {
 		sample any
 		fields int
 	}{
-		{Machine{}, 12}, {run{}, 5}, {directives{}, 12}, {forming{}, 12}, {round{}, 23}, {nodes{}, 8}, {output{}, 3}, {Direct{}, 9}, {agreement{}, 4}, {ranks{}, 2}, {DirectiveFacts{}, 6}, {StandingFact{}, 3}, {DrainedFact{}, 6}, {DirectiveReport{}, 3}, {DirectiveNotice{}, 11}, {node{}, 26}, {participant{}, 8}, {Closing{}, 5}, {Command{}, 2}, {Facts{}, 10}, {Succession{}, 7}, {view{}, 13}, {RoundStop{}, 5}, {deadline{}, 2}, {Limits{}, 2}, {keyWait{}, 5}, {agentStore{}, 4},
+		{Machine{}, 12}, {run{}, 5}, {directives{}, 12}, {forming{}, 12}, {round{}, 23}, {nodes{}, 8}, {output{}, 3}, {Direct{}, 9}, {agreement{}, 4}, {ranks{}, 2}, {DirectiveFacts{}, 6}, {StandingFact{}, 3}, {DrainedFact{}, 6}, {DirectiveReport{}, 3}, {DirectiveNotice{}, 11}, {node{}, 25}, {participant{}, 8}, {Closing{}, 5}, {Command{}, 2}, {Facts{}, 10}, {Succession{}, 7}, {view{}, 13}, {RoundStop{}, 5}, {deadline{}, 2}, {Limits{}, 2}, {keyWait{}, 5}, {agentStore{}, 4},
 		{runningTimer{}, 2}, {Policy{}, 13}, {Outcome{}, 12}, {KeyResult{}, 4}, {MembershipUpdate{}, 9}, {LastRound{}, 9}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
 	} {
 		if got := reflect.TypeOf(x.sample).NumField(); got != x.fields {
