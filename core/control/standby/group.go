@@ -233,7 +233,7 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	g.link, g.certain = succession.Abstains, to.Host != ""
 	g.takeover.Since = time.Time{}
 	g.wakeLocked()
-	if g.vote.gone() {
+	if g.resignedLocked() {
 		g.tellLocked()
 	}
 	return hosted
@@ -249,9 +249,7 @@ func (g *Group) leaveLocked(to wire.Redirect) {
 		g.list = nil
 	}
 	g.renewVoteLocked(to.Group)
-	if _, leads := g.vote.node.Leads(); leads && g.vote.asked {
-		g.vote.left = true
-	} else if leads {
+	if _, leads := g.vote.node.Leads(); leads && !g.vote.asked {
 		g.deposed = g.hosting && g.vote.node.Votes()
 		g.forgetLocked() // it has met another leader, which these voters have not elected
 	}

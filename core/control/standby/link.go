@@ -280,7 +280,7 @@ func (g *Group) livenessLocked() wire.Liveness {
 	f := wire.Liveness{RunID: g.runID, Group: g.groupLocked(), Node: g.node, State: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: g.vote.voter.String(), Votes: g.vote.node.Votes(), Cluster: g.vote.node.Cluster()}
 	_, f.Last[0], f.Last[1] = g.vote.node.Value()
 	switch {
-	case g.closed, g.vote.gone():
+	case g.closed, g.resignedLocked():
 		f.State = uint64(succession.Left)
 	case g.hosting:
 		f.State = uint64(succession.Leads)

@@ -32,8 +32,7 @@ type vote struct {
 	took     time.Duration // from the last one that was confirmed to its confirmation
 
 	next  raft.Voter // this host hands on to it as soon as it has accepted all; 0: it does not
-	left  bool       // it does so no more, though nobody has been elected yet
-	asked bool       // it was asked to host, and counts this process no more: that votes no more once it does not host
+	asked bool       // it was asked to host, and counts this process no more: see resignedLocked
 
 	// The last values that wakeLocked has reported.
 	confirmed uint64
@@ -81,7 +80,7 @@ func (g *Group) tick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recoverLocked()
-	if g.closed || g.vote.gone() || g.placeLocked() < 0 && !g.hosting && !g.desertedLocked() {
+	if g.closed || g.resignedLocked() || g.placeLocked() < 0 && !g.hosting && !g.desertedLocked() {
 		return // it neither hosts nor stands by
 	}
 	if !g.settled && len(g.list) > 0 {
@@ -120,7 +119,7 @@ func (g *Group) HearVote(l *Link, f wire.Vote) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.closed, g.vote.gone():
+	case g.closed, g.resignedLocked():
 		return true
 	case f.Group != g.groupLocked(), f.From != l.voter, l.voter == 0:
 		return false
@@ -210,7 +209,7 @@ func (g *Group) standLocked(needless bool) {
 	v, now := &g.vote, g.vote.now()
 	leader, last := v.node.Leader(), v.node.HeardLast()
 	dead := v.node.ProvenDead(last) && (leader == 0 || leader == last)
-	if g.closed || v.gone() || !dead && !needless {
+	if g.closed || g.resignedLocked() || !dead && !needless {
 		v.turn = 0
 		return
 	}
@@ -359,10 +358,10 @@ func (g *Group) BeginTransfer(node string) bool {
 	return handed
 }
 
-// gone reports whether this process has handed on: it votes no more.
-func (v *vote) gone() bool {
-	_, leads := v.node.Leads()
-	return v.left || v.asked && !leads
+// resignedLocked reports whether this process has handed on, or was to, and hosts no more: it votes no more.
+func (g *Group) resignedLocked() bool {
+	_, leads := g.vote.node.Leads()
+	return g.vote.asked && !(leads && g.hosting)
 }
 
 // EndTransfer ends BeginTransfer: this host continues.
@@ -395,7 +394,7 @@ func (g *Group) Proven(node string) {
 func (g *Group) Elected() (term uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if term, leads := g.vote.node.Leads(); leads && !g.hosting && !g.closed && !g.vote.gone() {
+	if term, leads := g.vote.node.Leads(); leads && !g.hosting && !g.closed && !g.resignedLocked() {
 		return term
 	}
 	return 0
