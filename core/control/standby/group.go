@@ -33,6 +33,8 @@ type Group struct {
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change
 	hosting   bool
+	reign     uint64 // in which this process leads, or begins to; 0: none, or another one has led since
+	reigns    uint64 // how many there were
 	closed    bool
 	listening []netip.AddrPort // of the own server
 	self      string           // address of the own listener; "": none
@@ -66,8 +68,6 @@ type members interface {
 	// voteLocked sends raft's messages, and wakes those that wait for its decisions.
 	voteLocked()
 	sendLocked(m raft.Message)
-	// committedLocked does the work of Committed.
-	committedLocked(number uint64) bool
 	// leaveLocked is for StepDown: this process follows another server.
 	leaveLocked(to wire.Redirect)
 	// livenessLocked returns this process's message about itself to the others.
@@ -137,8 +137,14 @@ func (g *Group) foundLocked(now time.Time) {
 	g.start = rendezvous.Succession{Term: 1}
 	g.list = nil
 	g.beginLocked(1, nil)
+	g.beginReignLocked()
 	g.members.voteLocked()
 	g.wakeLocked()
+}
+
+func (g *Group) beginReignLocked() {
+	g.reigns++
+	g.reign = g.reigns
 }
 
 // beginLocked begins a cluster in which this process is the only voter.
@@ -164,6 +170,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 		g.beginLocked(term, value)
 	}
 	g.before, g.parted = g.list, append(slices.Clone(g.list), wire.StandbyNode{Node: from, Addr: at})
+	g.beginReignLocked()
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.node}
 	t := &g.takeover
@@ -229,7 +236,7 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	defer g.mu.Unlock()
 	hosted = g.hosting
 	g.members.leaveLocked(to)
-	g.hosting, g.target, g.direct = false, to, false
+	g.hosting, g.reign, g.target, g.direct = false, 0, to, false
 	g.link, g.certain = succession.Abstains, to.Host != ""
 	g.takeover.Since = time.Time{}
 	g.wakeLocked()
@@ -249,7 +256,8 @@ func (g *Group) leaveLocked(to wire.Redirect) {
 		g.list = nil
 	}
 	g.renewVoteLocked(to.Group)
-	if _, leads := g.vote.node.Leads(); leads && !g.vote.asked {
+	superseded := g.hosting && g.reign == 0
+	if _, leads := g.vote.node.Leads(); leads && !g.vote.asked && !superseded {
 		g.deposed = g.hosting && g.vote.node.Votes()
 		g.forgetLocked() // it has met another leader, which these voters have not elected
 	}

@@ -28,8 +28,6 @@ type Peers struct {
 	places  []string // their names, in one order everywhere
 	pieces  pieces
 
-	reign      uint64            // in which this process leads, or begins to, until another one does; 0: none. What was to be committed in an earlier one is void
-	reigns     uint64            // how many there were
 	past       []string          // the clusters before this one in which this process has voted, the last ones
 	refusing   map[string]string // by peer: why it is none, and has been more than once
 	refused    map[string]string // the same, as it was last
@@ -394,14 +392,9 @@ func (p *Peers) Commit(ctx context.Context, reign uint64, entries [][]byte) erro
 	}
 }
 
-// committedLocked reports false after the last word: the others may have elected the next host already.
-func (p *Peers) committedLocked(number uint64) bool {
-	return !p.closed && p.Group.committedLocked(number)
-}
-
 // leaveLocked: the list stays, and so does the vote. A leader that no majority hears may be elected still, and begins
 // again once one does.
-func (p *Peers) leaveLocked(wire.Redirect) { p.reign = 0 }
+func (p *Peers) leaveLocked(wire.Redirect) {}
 
 func (p *Peers) livenessLocked() wire.Liveness {
 	f, b := p.Group.livenessLocked(), p.vote.node
@@ -438,13 +431,9 @@ func (p *Peers) Deposed() (to wire.Redirect, deposed bool) {
 	return to, true
 }
 
-// targetLocked notes which peer hosts, as the voters know, and was heard lately. Its lead ends this process's reign.
+// targetLocked notes which peer hosts, as the voters know, and was heard lately.
 func (p *Peers) targetLocked() {
 	b := p.vote.node
-	if other := b.Leader(); p.reign != 0 && other != 0 && other != p.vote.voter {
-		p.reign = 0
-		p.wakeLocked()
-	}
 	if p.hosting {
 		return
 	}
@@ -471,8 +460,7 @@ func (p *Peers) Elected() (reign uint64, alone, elected bool) {
 	if p.hosting || p.closed || !n.Majority(p.vote.now()) || n.Committed() == 0 {
 		return 0, false, false
 	}
-	p.reigns++
-	p.reign = p.reigns
+	p.beginReignLocked()
 	return p.reign, clustersBefore(n.Cluster()) > 0 && n.Fresh(), true
 }
 

@@ -59,14 +59,43 @@ func TestReignEndsWithAnotherLead(t *testing.T) {
 	if _, leads := p.vote.node.Leads(); !leads {
 		t.Fatal("it is not elected again")
 	}
-	if err := p.Commit(t.Context(), reign, journal.Entries([]journal.WriteBatch{{Run: 1, First: 1, Events: [][]byte{[]byte("event")}}})); !errors.Is(err, ErrDeposed) {
-		t.Errorf("it commits what follows from what it had begun with: %v", err)
-	}
 	if p.Lead(reign, time.Now()) {
 		t.Fatal("it leads with what it had begun with")
+	}
+	if err := p.Commit(t.Context(), reign, journal.Entries([]journal.WriteBatch{{Run: 1, First: 1, Events: [][]byte{[]byte("event")}}})); !errors.Is(err, ErrDeposed) {
+		t.Errorf("it commits what follows from what it had begun with: %v", err)
 	}
 	next, _, elected := p.Elected()
 	if !elected || !p.Lead(next, time.Now()) {
 		t.Errorf("it does not begin again; elected: %v", elected)
+	}
+}
+
+// TestHostThatIsElectedAgain: another node leads for a moment, and the host before it is elected again. Its server lacks what
+// the other has told nodes: it begins again, with what the voters keep.
+func TestHostThatIsElectedAgain(t *testing.T) {
+	g, b, _, voters := hostWithMajority(t, 10*time.Second)
+	next, other := voters.nodes["b"], voters.nodes["c"]
+	now := g.vote.now()
+	next.LeaderEnded(now)
+	other.LeaderEnded(now)
+	next.Campaign(now)
+	voters.carry()
+	if _, leads := next.Leads(); !leads {
+		t.Fatal("the other is not elected")
+	}
+	delete(voters.nodes, "b")
+	other.LeaderEnded(now)
+	g.Ended(b, succession.Dead)
+	voters.carry()
+	if _, leads := g.vote.node.Leads(); !leads {
+		t.Fatal("it is not elected again")
+	}
+	to, deposed := g.Deposed()
+	if !deposed || g.Committed(0) {
+		t.Fatal("it hosts on")
+	}
+	if g.StepDown(to); g.Elected() == 0 {
+		t.Error("it forgets that it is elected")
 	}
 }

@@ -163,9 +163,13 @@ func (g *Group) voteLocked() {
 		g.members.forgetLocked()
 		g.tellLocked()
 	}
+	if other := v.node.Leader(); g.reign != 0 && other != 0 && other != v.voter {
+		g.reign = 0
+		g.wakeLocked()
+	}
 	majority := v.node.Majority(v.now())
 	term, leads := v.node.Leads()
-	if leads && g.hosting && term > g.target.Term {
+	if leads && g.hosting && g.reign != 0 && term > g.target.Term {
 		g.target.Term = term // nobody has hosted between
 	}
 	if confirmed := v.node.Committed(); confirmed != v.confirmed || majority != v.majority || leads != g.hosting {
@@ -303,14 +307,13 @@ func (g *Group) Propose(f rendezvous.Facts) (number uint64) {
 }
 
 // Committed reports whether this host may tell nodes what it has proposed up to a number: a
-// majority of the voters has accepted that, and was heard lately. A host alone always may.
+// majority of the voters has accepted that, and was heard lately. A host alone always may, and none
+// after its last word: the others may have elected the next one already.
 func (g *Group) Committed(number uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.members.committedLocked(number) && g.vote.node.Majority(g.vote.now())
+	return g.reign != 0 && !g.closed && g.vote.node.Committed() >= number && g.vote.node.Majority(g.vote.now())
 }
-
-func (g *Group) committedLocked(number uint64) bool { return g.vote.node.Committed() >= number }
 
 // Awaited returns the nodes that vote and are not proven dead, beside this one.
 func (g *Group) Awaited() (nodes []string) {
@@ -400,13 +403,13 @@ func (g *Group) Elected() (term uint64) {
 	return 0
 }
 
-// Deposed returns where to go, if another process hosts in a later term than the server here,
+// Deposed returns where to go, if another process hosts, or has hosted, in a later term than the server here,
 // which has not stepped down yet. A term that has ended without another host is none: the
 // server says nothing until a majority hears it again.
 func (g *Group) Deposed() (to wire.Redirect, deposed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if _, leads := g.vote.node.Leads(); !g.hosting || leads || g.vote.node.Leader() == 0 {
+	if !g.hosting || g.reign != 0 {
 		return to, false
 	}
 	return g.nextLocked(), true
