@@ -73,7 +73,7 @@ func (n *Node) possible(m *raftpb.Message) bool {
 	if n.raw != nil {
 		term, last, commit = n.term, n.lastIndex(), n.raw.BasicStatus().GetCommit()
 	}
-	if m.GetTerm() < 1 || m.GetTerm() > maxTerm || n.raw != nil && m.GetTerm() > term+maxAhead {
+	if m.GetTerm() < 1 || m.GetTerm() > maxTerm || last > 0 && m.GetTerm() > term+maxAhead {
 		return false
 	}
 	stale := m.GetTerm() < term // raft ignores it, or answers

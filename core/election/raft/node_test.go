@@ -383,6 +383,26 @@ func TestImpossible(t *testing.T) {
 	}
 }
 
+// TestLateTerm: a process that knows nothing is asked for its vote first, in a late term, and then takes part.
+func TestLateTerm(t *testing.T) {
+	g := &group{t: t, nodes: map[Voter]*Node{1: New(1, lease, 0, nil), 2: New(2, lease, 0, nil)}, down: map[Voter]bool{}}
+	g.nodes[1].Begin("e", 2*maxAhead, []Voter{1}, nil, 0)
+	ask := &raftpb.Message{Type: raftpb.MsgPreVote.Enum(), From: new(uint64(3)), To: new(uint64(2)), Term: new(g.nodes[1].term + 1)}
+	data, err := proto.Marshal(ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !g.nodes[2].Receive(Message{Cluster: "e", From: 3, To: 2, Data: data}, 0) {
+		t.Fatal("it is refused")
+	}
+	g.nodes[1].SetVoters([]Voter{1, 2}, 0)
+	g.carry()
+	g.tick(1)
+	if !g.nodes[2].Votes() {
+		t.Error("it does not take part")
+	}
+}
+
 // FuzzReceive: whatever comes, a process goes on, or says that its memory is of no use.
 func FuzzReceive(f *testing.F) {
 	m, _ := proto.Marshal(&raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: new(uint64(2)), Index: new(uint64(3)), Entries: []*raftpb.Entry{{Index: new(uint64(4)), Term: new(uint64(2))}}})

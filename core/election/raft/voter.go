@@ -51,8 +51,8 @@ func ParseVoter(s string) Voter {
 	return Voter(n)
 }
 
-// maxTerm bounds the terms that are believed, and maxAhead by how many a message may be ahead of its receiver: each
-// leader adds one to its predecessor's.
+// maxTerm bounds the terms that are believed, and maxAhead by how many a message may be ahead of a receiver that has
+// entries: each leader adds one to its predecessor's.
 const (
 	maxTerm  = 1 << 32
 	maxAhead = 4096
