@@ -18,16 +18,16 @@ import (
 	"rallypoint/internal/wording"
 )
 
-const proveLong = `Have nodes misbehave on your own script, on this machine, and measure for how long the
-job stands: by "rallypoint run", and beside it by torchrun if torch is there.
+const proveLong = `Run your own script as small jobs on this machine, inject faults, and measure how long the
+job stands still after each: under "rallypoint run" and, if torch is installed, torchrun.
 
-Each scenario is a job of its own, of one to three nodes at 127.0.0.1; those of lost-network
-have network namespaces of their own instead. Its script runs in an empty folder, which is
-removed afterwards. When the workers have run for --settle, one
-fault is made; the time lost is that until all nodes that are left have new workers,
-which then run for --settle. Imports and the loading of a checkpoint come on top.
+Each scenario is a job of its own, with one to three nodes at 127.0.0.1; the nodes of
+lost-network have network namespaces of their own instead. The script runs in an empty
+folder, which is removed afterwards. The fault comes once the workers have run for --settle.
+The time lost ends when all nodes that are left have new workers, which must then run for
+--settle. Imports and the loading of a checkpoint come on top.
 
-It kills and stops nothing but the processes that it has started. Ctrl-C ends them all.
+It kills and stops only processes that it has started. Ctrl-C ends them all.
 
 The exit code is 0 if the script survives every scenario, 1 if it does not, and 75 if some
 could not be tried: the script ended before the fault, or the budget was spent. torchrun's
