@@ -138,10 +138,14 @@ func (p *Peers) Refused(name, why string) (news bool) {
 	return news
 }
 
-// Redial records which process has voted in a peer's place until now, before its address is dialled.
+// Redial records which process has voted in a peer's place until now, before its address is dialled. What was
+// under way to and from that is given up, unless it goes on by a connection that the peer has opened.
 func (p *Peers) Redial(l *Link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.linkTo(l.node) == nil {
+		p.pieces.drop(l.voter)
+	}
 	l.before = nil
 	for _, id := range p.vote.node.Voters().All() {
 		if p.nodeOfLocked(id) == l.node {

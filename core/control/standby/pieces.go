@@ -37,6 +37,12 @@ func (p *pieces) first(f wire.Vote) wire.Vote {
 	return f
 }
 
+// drop forgets the messages that are under way to and from a voter.
+func (p *pieces) drop(voter raft.Voter) {
+	delete(p.sending, voter)
+	delete(p.arriving, voter)
+}
+
 // asked returns the piece that the receiver has asked for. It reports false if there is none.
 func (p *pieces) asked(f wire.Vote) (wire.Vote, bool) {
 	m, has := p.sending[f.From]

@@ -7,6 +7,7 @@ import (
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/raft"
+	"rallypoint/core/succession"
 )
 
 // voteOf is a message of a length from one voter to another.
@@ -55,6 +56,25 @@ func TestPieces(t *testing.T) {
 	}
 	if pieces != 4 || len(receiver.arriving) > 0 || len(sender.sending) > 0 {
 		t.Errorf("%d pieces, %d messages under way at the receiver, %d at the sender", pieces, len(receiver.arriving), len(sender.sending))
+	}
+}
+
+// TestPiecesOfAPeerThatIsGone: what is under way to and from a peer goes with the last connection to it.
+func TestPiecesOfAPeerThatIsGone(t *testing.T) {
+	p, voters := firstOfThree(t)
+	l := voters.links["b:1"]
+	to, from := voteOf(5<<20), voteOf(maxPiece)
+	to.To, from.From, from.Piece = l.voter, l.voter, wire.Piece{Number: 1, Whole: 5 << 20}
+	p.pieces.first(to)
+	p.pieces.take(from)
+	other := p.Accept(wire.Liveness{RunID: p.runID, Group: p.inside, Node: l.node, Voter: l.voter.String()}, &inbox{})
+	p.Ended(l, succession.Unconnected)
+	if p.Redial(l); len(p.pieces.sending) != 1 || len(p.pieces.arriving) != 1 {
+		t.Errorf("%d and %d messages are kept, which go on by the other connection", len(p.pieces.sending), len(p.pieces.arriving))
+	}
+	p.Drop(other)
+	if p.Redial(l); len(p.pieces.sending)+len(p.pieces.arriving) > 0 {
+		t.Errorf("%d and %d messages are kept", len(p.pieces.sending), len(p.pieces.arriving))
 	}
 }
 
