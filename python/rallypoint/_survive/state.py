@@ -45,7 +45,7 @@ def encode(value: Any, where: str, tensors: list[torch.Tensor]) -> Any:
         strided = value.layout is torch.strided and not value.is_quantized
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or not strided:
             raise _foreign(value, where)
-        tensors.append(value.detach())
+        tensors.append(value.detach().resolve_conj().resolve_neg())
         return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
     if isinstance(value, dict):
         kind = "counter" if isinstance(value, collections.Counter) else "dict"

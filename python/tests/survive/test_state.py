@@ -17,6 +17,8 @@ STATE = {
     "plain": (1, -0.5, float("inf"), "\u00fc", None, True, 2**70),
     3: {"int keys": {0: [()]}},
     "milestones": collections.Counter([5, 5, 7]),
+    "conjugate": torch.tensor([1 + 2j, 3j]).conj(),
+    "negative": torch.tensor([1 + 2j, 3j]).conj().imag,
     "half": torch.arange(5).to(torch.bfloat16),
 }
 
