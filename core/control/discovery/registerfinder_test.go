@@ -164,3 +164,36 @@ func TestLateLeaderKnowsHowTheRunEnded(t *testing.T) {
 		t.Error("the run begins again")
 	}
 }
+
+// late is a register whose first write is applied when the next one comes.
+type late struct {
+	memoryRegister
+	first func()
+}
+
+func (l *late) SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error) {
+	if l.first == nil {
+		l.first = func() { l.memoryRegister.SetState(ctx, state, token) }
+		return nil, nil, false, errors.New("no answer")
+	}
+	l.first()
+	l.first = func() {}
+	return l.memoryRegister.SetState(ctx, state, token)
+}
+
+// TestLateWriteOfALeader: a register takes what a process has written in order to lead only when the process tries again. It
+// leads, and does not wait until the leader that it seems to see is silent.
+func TestLateWriteOfALeader(t *testing.T) {
+	p := registerParams()
+	p.LeaseTimeout = time.Hour
+	f := registerFinder(p, &late{}, controltest.NewObserver())
+	defer f.Close()
+	found, err := f.Find(controltest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer found.Close()
+	if !f.Hosting() {
+		t.Error("it does not lead")
+	}
+}

@@ -186,7 +186,7 @@ func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Dur
 	}
 	defer e.unlock()
 	e.mu.Lock()
-	last := e.core.seen
+	last, before := e.core.seen, e.candidacy
 	a, s, ok := e.core.candidacy(addr, dead, e.Clock())
 	e.mu.Unlock()
 	if !ok {
@@ -198,14 +198,17 @@ func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Dur
 			return false, err
 		}
 	}
+	if before != nil && before.record.Addr == addr && bytes.Equal(before.token, a.token) {
+		c.attempt = before.attempt // the register may take that one yet, which then has to be this process's, too
+	}
 	e.mu.Lock()
 	e.candidacy = &c
 	e.mu.Unlock()
-	data, err := a.record.Encode()
+	data, err := c.record.Encode()
 	if err != nil {
 		return false, err
 	}
-	now, token, ok, err := e.Register.SetState(ctx, data, a.token)
+	now, token, ok, err := e.Register.SetState(ctx, data, c.token)
 	if err != nil || !ok && !bytes.Equal(now, data) {
 		if err != nil {
 			e.mu.Lock()
@@ -213,7 +216,7 @@ func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Dur
 			e.mu.Unlock()
 			return false, err
 		}
-		return false, e.looked(now, token, a.began, nil)
+		return false, e.looked(now, token, c.began, nil)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
