@@ -275,6 +275,7 @@ func (w *checks) runChecks(ctx context.Context, before string) ([]check.Verdict,
 	if aside {
 		set = append(set, [2]string{envCheckMark, mark})
 	}
+	mark = envCheckMark + "=" + mark
 	env := merge(w.spec.Environ, set)
 	var launches []process.Launch
 	var reads, writes []*os.File
@@ -293,7 +294,12 @@ func (w *checks) runChecks(ctx context.Context, before string) ([]check.Verdict,
 		reads, writes = append(reads, read), append(writes, write)
 		launches = append(launches, process.Launch{Local: i, Argv: []string{"/bin/sh", "-c", command}, Env: env, Files: []uintptr{null.Fd(), write.Fd(), uintptr(unix.Stderr)}})
 	}
-	group, err := process.StartWorkers(w.forker, w.reaper, nil, launches, w.log)
+	var group *process.WorkerGroup
+	if aside {
+		group, err = process.StartAside(w.forker, launches, mark, w.log)
+	} else {
+		group, err = process.StartWorkers(w.forker, w.reaper, nil, launches, w.log)
+	}
 	closeAll(writes)
 	if err != nil {
 		return nil, err
@@ -303,12 +309,10 @@ func (w *checks) runChecks(ctx context.Context, before string) ([]check.Verdict,
 	for i, read := range reads {
 		readers.Go(func() { _, _ = io.Copy(&outputs[i], read) }) // ends with the check and all that it has started
 	}
+	awaitChecks(ctx, group)
 	if aside {
-		group.KeepAside()
-		awaitChecks(ctx, group)
-		group.EndAside(envCheckMark + "=" + mark)
+		group.EndAside(mark)
 	} else {
-		awaitChecks(ctx, group)
 		group.Stop(process.StopOptions{Signal: unix.SIGKILL})
 	}
 	for _, read := range reads {

@@ -21,7 +21,7 @@ type Forker struct {
 
 	mu    sync.Mutex
 	known map[int]bool // pids started here and not reaped yet
-	kept  map[int]bool // those of them that are no workers, and end only when they are told to
+	kept  map[int]bool // those of them that are no workers, and end only when they are told to; true: with their sessions
 }
 
 // NewForker starts the forking thread, which Close ends. group, which may be nil, gets the
@@ -88,13 +88,21 @@ func (f *Forker) fork(program string, argv []string, attr *syscall.ProcAttr, cpu
 func (f *Forker) keep(pid int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.kept[pid] = f.kept[pid]
+}
+
+// keepSession is keep with all that the process starts in its session.
+func (f *Forker) keepSession(pid int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.kept[pid] = true
 }
 
-func (f *Forker) keeps(pid int) bool {
+func (f *Forker) keeps(pid, session int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.kept[pid]
+	_, kept := f.kept[pid]
+	return kept || f.kept[session]
 }
 
 // reap takes the exit status of a child that start started and forgets it. It

@@ -39,7 +39,7 @@ func (f *Forker) Output(ctx context.Context, argv, env []string) ([]byte, error)
 // awaitKilled waits for the end of a killed child, and reaps it.
 func (f *Forker) awaitKilled(pid int) {
 	if pidfd := openPidfd(pid); pidfd != nil {
-		(&orphan{pid: pid, pidfd: pidfd}).await()
+		(&orphan{pid: pid, pidfd: pidfd}).await(time.Now().Add(leastDeathWait))
 		_ = pidfd.Close()
 	}
 	f.reap(pid)

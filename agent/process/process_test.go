@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -200,5 +201,119 @@ func testLeftBehind(t *testing.T, script string) {
 	group.Stop(StopOptions{Signal: unix.SIGTERM})
 	if !group.AnyStuck() || p.Fault == "" || p.HasExited() != (pid != p.Pid) || len(group.Abandon()) > 0 == p.HasExited() {
 		t.Errorf("it is not left behind: %+v", p)
+	}
+}
+
+// manyStuck is how many processes that SIGKILL does not end are more than the patience of a test, if each is
+// waited for alone.
+const manyStuck = 40
+
+// whileStuck has start start a shell that starts many processes in a group of version 1, and calls end while
+// that is frozen; it fails if end waits for each of them. reap comes last. It skips where there are no such groups.
+func whileStuck(t *testing.T, start func(script string, env []string), end, reap func()) {
+	cgroup, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "rallypoint-test-")
+	if err != nil {
+		t.Skip("no group of version 1 can be frozen here: ", err)
+	}
+	defer func(d time.Duration) { leastDeathWait = d }(leastDeathWait)
+	leastDeathWait = time.Second
+	path := t.TempDir() + "/up"
+	testkit.Check(t, unix.Mkfifo(path, 0o600))
+	up := testkit.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
+	defer up.Close()
+	start(fmt.Sprintf("echo $$ > %s/cgroup.procs; i=0; while [ $i -lt %d ]; do sleep 100 & i=$((i+1)); done; echo up > $UP; wait", cgroup, manyStuck),
+		[]string{"PATH=" + os.Getenv("PATH"), "UP=" + path})
+	testkit.Must(up.Read(make([]byte, 3)))(t)
+	testkit.Check(t, os.WriteFile(cgroup+"/freezer.state", []byte("FROZEN"), 0))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		end()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(testkit.Patience):
+		t.Error("they are waited for one after the other")
+	}
+	testkit.Check(t, os.WriteFile(cgroup+"/freezer.state", []byte("THAWED"), 0))
+	<-ended
+	reap()
+	for os.Remove(cgroup) != nil {
+		runtime.Gosched()
+	}
+}
+
+// TestManyStuck: of processes that SIGKILL does not end all are waited for at once, and once.
+func TestManyStuck(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	t.Run("of a group", func(t *testing.T) {
+		f := NewForker(nil)
+		defer f.Close()
+		var reaper *Reaper
+		var group *WorkerGroup
+		whileStuck(t, func(script string, env []string) {
+			reaper = NewReaper(f, false, false, env[1], log)
+			var err error
+			group, err = StartWorkers(f, reaper, nil, []Launch{{Argv: []string{"sh", "-c", script}, Env: env, Files: []uintptr{0, 1, 2}}}, log)
+			testkit.Check(t, err)
+		}, func() {
+			group.Stop(StopOptions{Signal: unix.SIGTERM})
+			if !group.AnyStuck() {
+				t.Error("none is stuck")
+			}
+		}, func() {
+			for !f.reap(group.Procs[0].Pid) {
+				runtime.Gosched()
+			}
+			reaper.Close()
+		})
+	})
+	t.Run("with a marker", func(t *testing.T) {
+		var cmd *exec.Cmd
+		whileStuck(t, func(script string, env []string) {
+			cmd = exec.Command("sh", "-c", script)
+			cmd.Env = env
+			testkit.Check(t, cmd.Start())
+		}, func() { EndMarked(cmd.Env[1]) }, func() { _ = cmd.Wait() })
+	})
+}
+
+// TestStopBesideAside: the stop of workers neither ends nor awaits what runs alongside them, although that
+// has their marker in its environment.
+func TestStopBesideAside(t *testing.T) {
+	f, log := NewForker(nil), slog.New(slog.DiscardHandler)
+	defer f.Close()
+	path := t.TempDir() + "/up"
+	testkit.Check(t, unix.Mkfifo(path, 0o600))
+	up := testkit.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
+	defer up.Close()
+	marker, mark := "UP="+path, "ASIDE="+path
+	reaper := NewReaper(f, false, false, marker, log)
+	defer reaper.Close()
+	launch := func(script string) []Launch {
+		return []Launch{{Argv: []string{"sh", "-c", script}, Env: []string{"PATH=" + os.Getenv("PATH"), marker, mark}, Files: []uintptr{0, 1, 2}}}
+	}
+	aside := testkit.Must(StartAside(f, launch("sleep 100 & echo up > $UP; wait; sleep 100; :"), mark, log))(t)
+	testkit.Must(up.Read(make([]byte, 3)))(t)
+	workers := launch("exec sleep 100")
+	workers[0].Env = workers[0].Env[:2]
+	group := testkit.Must(StartWorkers(f, reaper, nil, workers, log))(t)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		group.Stop(StopOptions{Signal: unix.SIGTERM, Grace: time.Hour, quiet: true})
+	}()
+	select {
+	case <-ended:
+	case <-time.After(testkit.Patience):
+		t.Error("the stop waits for what runs alongside")
+	}
+	if aside.Procs[0].HasExited() {
+		t.Error("the stop has ended what runs alongside")
+	}
+	aside.EndAside(mark)
+	<-ended
+	if left := markedProcesses(marker); len(left) != 0 {
+		t.Errorf("processes %v are left", left)
 	}
 }

@@ -165,9 +165,10 @@ func (r *Reaper) killOrphans(groups []int) (stuck []int) {
 		if len(left) == 0 {
 			return nil
 		}
+		killAll(left)
+		limit := time.Now().Add(leastDeathWait)
 		for _, orphan := range left {
-			orphan.kill(unix.SIGKILL)
-			if foreign(orphan.pid) != "" || !orphan.await() {
+			if foreign(orphan.pid) != "" || !orphan.await(limit) {
 				stuck = append(stuck, orphan.stat.group)
 				r.log.Error(fmt.Sprintf("process %d, which a worker has started, %s", orphan.pid, unended(orphan.pid)))
 			}
@@ -200,17 +201,31 @@ func (o *orphan) kill(sig unix.Signal) {
 // reports whether the process ended.
 func (o *orphan) ended() bool {
 	conn, err := o.pidfd.SyscallConn()
-	return err == nil && conn.Read(func(fd uintptr) bool {
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, 0)
-		return err == nil && n > 0
-	}) == nil
+	return err == nil && conn.Read(readable) == nil
 }
 
-// await is ended within leastDeathWait.
-func (o *orphan) await() bool {
-	_ = o.pidfd.SetReadDeadline(time.Now().Add(leastDeathWait))
-	return o.ended()
+// await is ended with a limit. It looks at least once.
+func (o *orphan) await(limit time.Time) (ended bool) {
+	_ = o.pidfd.SetReadDeadline(limit)
+	if o.ended() {
+		return true
+	}
+	if conn, err := o.pidfd.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) { ended = readable(fd) })
+	}
+	return ended
+}
+
+func readable(fd uintptr) bool {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n > 0
+}
+
+func killAll(list []*orphan) {
+	for _, o := range list {
+		o.kill(unix.SIGKILL)
+	}
 }
 
 // left returns the live processes of the groups and those that were adopted.
@@ -236,9 +251,6 @@ func (r *Reaper) left(groups []int) []*orphan {
 func (r *Reaper) open(pids []int, ours func(pid int, stat procStat) bool) []*orphan {
 	var live []*orphan
 	for _, pid := range pids {
-		if r.forker.keeps(pid) {
-			continue
-		}
 		pidfd := openPidfd(pid)
 		if pidfd == nil {
 			continue
@@ -246,7 +258,7 @@ func (r *Reaper) open(pids []int, ours func(pid int, stat procStat) bool) []*orp
 		// Read after the descriptor was opened: if another process has got the number in
 		// between, the descriptor still names the old one, which is gone.
 		stat, ok := readStat(pid)
-		if !ok || stat.state == 'Z' || stat.state == 'X' || !ours(pid, stat) {
+		if !ok || stat.state == 'Z' || stat.state == 'X' || r.forker.keeps(pid, stat.session) || !ours(pid, stat) {
 			_ = pidfd.Close()
 			continue
 		}
@@ -286,25 +298,27 @@ func markedProcesses(marker string) []int {
 	return processesWith(func(pid int) bool { return isMarked(pid, marker) })
 }
 
-// EndMarked kills the processes that have the marker in their environment, until none is left.
+// EndMarked kills the processes that have the marker in their environment, until none is left but those
+// that SIGKILL does not end.
 func EndMarked(marker string) {
-	for range maxPasses {
-		found := false
+	for ended, passes := true, 0; ended && passes < maxPasses; passes++ {
+		var marked []*orphan
 		for _, pid := range markedProcesses(marker) {
 			pidfd := openPidfd(pid)
-			if pidfd == nil {
-				continue
+			switch {
+			case pidfd == nil:
+			case isMarked(pid, marker): // read after the descriptor was opened; a zombie has no environment
+				marked = append(marked, &orphan{pid: pid, pidfd: pidfd})
+			default:
+				_ = pidfd.Close()
 			}
-			if isMarked(pid, marker) { // read after the descriptor was opened; a zombie has no environment
-				found = true
-				o := &orphan{pid: pid, pidfd: pidfd}
-				o.kill(unix.SIGKILL)
-				o.await()
-			}
-			_ = pidfd.Close()
 		}
-		if !found {
-			return
+		killAll(marked)
+		ended = false
+		limit := time.Now().Add(leastDeathWait)
+		for _, o := range marked {
+			ended = o.await(limit) || ended
+			_ = o.pidfd.Close()
 		}
 	}
 }

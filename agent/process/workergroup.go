@@ -62,6 +62,22 @@ func StartWorkers(f *Forker, s *Reaper, t *Template, workers []Launch, log *slog
 	return w, nil
 }
 
+// StartAside starts a group that runs alongside another one, which it leaves alone whatever fails, and
+// whose end leaves it alone. EndAside ends it, by the marker that its processes have in their environment.
+func StartAside(f *Forker, workers []Launch, marker string, log *slog.Logger) (*WorkerGroup, error) {
+	w := &WorkerGroup{log: log, forker: f, exits: newExits()}
+	var err error
+	w.Procs, err = w.start(nil, workers)
+	for _, p := range w.Procs {
+		f.keepSession(p.Pid)
+	}
+	if err != nil {
+		w.EndAside(marker)
+		return nil, err
+	}
+	return w, nil
+}
+
 // start starts workers, and returns those that were: all of them, unless there is an error.
 func (w *WorkerGroup) start(t *Template, workers []Launch) (procs []*Process, err error) {
 	for i, pid := range t.fork(workers) {
@@ -193,16 +209,8 @@ func (w *WorkerGroup) signal(o StopOptions) *delivery {
 	return d
 }
 
-// KeepAside has the end of other groups leave this one's processes alone.
-func (w *WorkerGroup) KeepAside() {
-	for _, p := range w.Procs {
-		w.forker.keep(p.Pid)
-	}
-}
-
-// EndAside is an immediate Stop of a group that runs alongside another one. It ends the
-// processes, their process groups, and all processes with marker in their environment, which only
-// descendants of the group may have.
+// EndAside is an immediate Stop of a group of StartAside. It ends the processes, their process groups,
+// and all processes with marker in their environment, which only descendants of the group may have.
 func (w *WorkerGroup) EndAside(marker string) {
 	for _, p := range w.Procs {
 		p.Stopped.Store(!p.HasExited())
