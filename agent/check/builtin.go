@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/background"
 )
 
 // Machine is the part of a machine that the built-in checks read.
@@ -22,8 +24,9 @@ type Machine struct {
 	GPUs int    // how many the node should have, where a check names no number
 }
 
-// smiPatience bounds a question to the GPUs' driver, which can hang where one is broken.
-const smiPatience = 20 * time.Second
+// smiPatience bounds a question to the GPUs' driver, which can hang where one is broken. Only tests
+// change it.
+var smiPatience = 20 * time.Second
 
 // Look runs a built-in check: gpu[:N], xid[:N,N], disk:PATH[:FREE] or nic:NAME. An error says
 // what is wrong with the text of the check. It blocks as long as a file system does, or up to 20
@@ -135,14 +138,18 @@ const smiLost = 15
 
 // gpus asks NVIDIA's driver for the GPUs and their memory errors.
 func (m Machine) gpus(ctx context.Context, least int) Verdict {
-	ctx, cancel := context.WithTimeout(ctx, smiPatience)
+	limited, cancel := context.WithTimeout(ctx, smiPatience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, m.SMI, "--query-gpu=index,ecc.errors.uncorrected.volatile.total,remapped_rows.pending", "--format=csv,noheader,nounits")
+	cmd := exec.CommandContext(limited, m.SMI, "--query-gpu=index,ecc.errors.uncorrected.volatile.total,remapped_rows.pending", "--format=csv,noheader,nounits")
 	cmd.WaitDelay = time.Second
-	output, err := cmd.Output()
+	var output []byte
+	var err error
+	answered := background.Within(smiPatience+2*cmd.WaitDelay, func() { output, err = cmd.Output() }) // no signal ends one that waits for the driver
 	var ended *exec.ExitError
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil: // by a signal, which says nothing of the GPUs
+		return unknown("it was ended before nvidia-smi had answered")
+	case !answered || limited.Err() != nil:
 		return unfit("gpu_hang", "nvidia-smi has not answered within %v", smiPatience)
 	case errors.As(err, &ended) && ended.ExitCode() == smiLost:
 		return unfit("gpu_lost", "%s", lastLine(output))

@@ -1,10 +1,15 @@
 package check
 
 import (
+	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/internal/testkit"
 )
@@ -64,6 +69,41 @@ func TestLook(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(full); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestLookEnded: a check that is ended takes no node out, however the driver is.
+func TestLookEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	say := filepath.Join(t.TempDir(), "say")
+	testkit.Check(t, unix.Mkfifo(say, 0o600))
+	go func() {
+		_, _ = os.ReadFile(say) // it runs
+		cancel()
+	}()
+	if v, err := machine(t, "echo up > "+say+"; exec sleep 100").Look(ctx, "gpu"); err != nil || v.State != Unknown {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// TestLookHung: a driver that hangs in the kernel, where no signal ends who asks it, is found to hang. It
+// is a frozen group of version 1, if this machine has these.
+func TestLookHung(t *testing.T) {
+	group, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "rallypoint-test-")
+	if err != nil {
+		t.Skip("no group of version 1 can be frozen here: ", err)
+	}
+	t.Cleanup(func() {
+		testkit.WriteFile(t, group+"/freezer.state", []byte("THAWED"))
+		for os.Remove(group) != nil {
+			runtime.Gosched()
+		}
+	})
+	defer func(d time.Duration) { smiPatience = d }(smiPatience)
+	smiPatience = 100 * time.Millisecond
+	m := machine(t, "echo $$ > "+group+"/cgroup.procs; echo FROZEN > "+group+"/freezer.state; echo '0, 0, No'")
+	if v, err := m.Look(t.Context(), "gpu:1"); err != nil || v.State != Unfit || v.Reason != "gpu_hang" {
+		t.Errorf("%+v, %v", v, err)
 	}
 }
 

@@ -152,7 +152,9 @@ func askTorch(interpreter, module, question string) string {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), devicePatience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, interpreter, "-c", notFromHere+question, module).Output()
+	cmd := exec.CommandContext(ctx, interpreter, "-c", notFromHere+question, module)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
 	if err != nil {
 		return ""
 	}
