@@ -152,8 +152,16 @@ func (s *signalDirector) give(sig unix.Signal, kind rendezvous.DirectiveKind) {
 		return
 	}
 	s.log.Info(text)
-	if backoff.Sleep(s.life, within+s.after) {
-		s.log.Warn(fmt.Sprintf("%s: %v was not carried out within %v; the workers get the signal", name, kind, within+s.after))
-		s.interrupts.request(sig, s.spec.ShutdownTimeout)
+	limit, grace := within+s.after, s.spec.ShutdownTimeout+s.after
+	if !backoff.Sleep(s.life, limit) {
+		return
 	}
+	if !s.running.Load() { // the workers are being stopped already, and have their grace
+		limit += grace
+		if !backoff.Sleep(s.life, grace) {
+			return
+		}
+	}
+	s.log.Warn(fmt.Sprintf("%s: %v was not carried out within %v; the workers get the signal", name, kind, limit))
+	s.interrupts.request(sig, s.spec.ShutdownTimeout)
 }

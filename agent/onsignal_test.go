@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,6 +56,40 @@ func TestSignalThatIsNotCarriedOut(t *testing.T) {
 	expectSignal(t, s.wait(), unix.SIGTERM)
 	if text := log.String(); !strings.Contains(text, "SIGTERM: drain was not carried out within 2ms") {
 		t.Error(text)
+	}
+}
+
+// TestSignalWhileItIsCarriedOut: workers that are being stopped because of the directive have their
+// grace. The signal ends the node if it is still there then, as it does where nothing was carried out.
+func TestSignalWhileItIsCarriedOut(t *testing.T) {
+	const within, grace = 2 * time.Minute, 30 * time.Second
+	for name, c := range map[string]struct {
+		stopped time.Duration // when the stop of the workers begins; 0: never
+		signal  time.Duration
+	}{
+		"carried out":     {within, within + grace + 2*afterDeadline},
+		"not carried out": {0, within + afterDeadline},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newSignalDirector(&node{
+					spec: Spec{DrainTimeout: within, ShutdownTimeout: grace, OnSignal: map[unix.Signal]rendezvous.DirectiveKind{unix.SIGTERM: rendezvous.DirectiveDrain}},
+					rdzv: forgetful{newRounds(1)}, log: discard(), interrupts: newInterrupts(),
+				})
+				defer d.stop()
+				began := time.Now()
+				d.running.Store(true)
+				d.take(unix.SIGTERM)
+				if c.stopped > 0 {
+					time.Sleep(c.stopped)
+					d.running.Store(false)
+				}
+				<-d.interrupts.first.Done()
+				if after := time.Since(began); after != c.signal {
+					t.Errorf("the workers get the signal after %v, want %v", after, c.signal)
+				}
+			})
+		})
 	}
 }
 
