@@ -104,7 +104,7 @@ func (e *ending) halt(why string) {
 	e.worlds.lose(why)
 	published := e.publishFirst()
 	began := time.Now()
-	o := process.StopOptions{Signal: sig, Grace: grace, Hurry: e.interrupts.second, BeforeKill: e.logLastStacks}
+	o := process.StopOptions{Signal: sig, Grace: grace, Hurry: e.interrupts.forced, BeforeKill: e.logLastStacks}
 	if e.sleepDetector.Timeout > 0 {
 		o.Look, o.LookEvery = func() { e.unkillableWorkers() }, e.sleepDetector.Period(e.spec.MonitorInterval)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
+	"rallypoint/internal/testkit"
 )
 
 // TestEvents reports each step of a run that restarts once and then fails, and what
@@ -70,6 +71,30 @@ func TestStop(t *testing.T) {
 	}
 	if r := s.agent.Result(); r.Root != -1 || r.Workers[0].ExitCode != -9 {
 		t.Errorf("result %+v", r)
+	}
+}
+
+// TestStopWhileTheWorkersAreStopped: a request without a grace kills the workers at once, also if they are
+// being stopped for another reason and have the grace of that.
+func TestStopWhileTheWorkersAreStopped(t *testing.T) {
+	for _, c := range []struct {
+		sig   unix.Signal
+		grace time.Duration
+	}{{unix.SIGTERM, 0}, {unix.SIGKILL, time.Hour}} {
+		s := newHarness(t, 1, "trap 'echo told > $SAY' TERM; echo up > $SAY; while :; do sleep 100 & wait; done")
+		s.spec.ShutdownTimeout = time.Hour
+		s.start()
+		s.hear()
+		s.rdzv.set(func() { s.rdzv.waiting = 1 })
+		testkit.Equal(t, s.hear(), "told")
+		s.agent.Stop(c.sig, c.grace)
+		select {
+		case <-s.done:
+		case <-time.After(testkit.Patience):
+			t.Errorf("%v with a grace of %v does not end the workers", c.sig, c.grace)
+			s.agent.Stop(unix.SIGKILL, 0)
+		}
+		expectSignal(t, s.wait(), c.sig)
 	}
 }
 

@@ -37,8 +37,10 @@ type interrupts struct {
 
 	first   context.Context    // ends with the first
 	second  context.Context    // ends with another request: do not wait for anything
+	forced  context.Context    // ends with a request that leaves the workers no time: kill them
 	noticed context.CancelFunc // ends first
 	hurry   context.CancelFunc // ends second
+	force   context.CancelFunc // ends forced
 
 	mu     sync.Mutex
 	signal unix.Signal   // the first
@@ -49,7 +51,8 @@ type interrupts struct {
 func newInterrupts() interrupts {
 	first, noticed := context.WithCancel(context.Background())
 	second, hurry := context.WithCancel(context.Background())
-	return interrupts{now: time.Now, terminal: inForeground, first: first, noticed: noticed, second: second, hurry: hurry}
+	forced, force := context.WithCancel(second)
+	return interrupts{now: time.Now, terminal: inForeground, first: first, noticed: noticed, second: second, hurry: hurry, forced: forced, force: force}
 }
 
 // until returns a context that ends with a request, or after the limit if that is not 0.
@@ -80,6 +83,9 @@ func (i *interrupts) request(sig unix.Signal, grace time.Duration) {
 	case i.signal == 0:
 		i.signal, i.at, i.grace = sig, i.now(), grace
 		i.noticed()
+		if noTime(sig, grace) { // nor for a stop that has begun before
+			i.force()
+		}
 	case i.forces(sig, grace):
 		i.hurry()
 	}
@@ -88,9 +94,12 @@ func (i *interrupts) request(sig unix.Signal, grace time.Duration) {
 // forces reports whether a request after the first one kills the workers.
 func (i *interrupts) forces(sig unix.Signal, grace time.Duration) bool {
 	passed := i.now().Sub(i.at)
-	return sig == unix.SIGKILL || grace == 0 || passed >= oneRequest ||
+	return noTime(sig, grace) || passed >= oneRequest ||
 		sig == unix.SIGINT && i.signal == unix.SIGINT && passed >= byHand && i.terminal()
 }
+
+// noTime reports whether a request gives the workers no time to end.
+func noTime(sig unix.Signal, grace time.Duration) bool { return sig == unix.SIGKILL || grace == 0 }
 
 // impatience says how to end workers before their grace is over; "" if it is
 // too short for that.
