@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -119,6 +120,22 @@ func TestHealth(t *testing.T) {
 	}
 	s.agent.Signal(15)
 	_ = s.wait()
+}
+
+// TestHealthWhileChecking: an agent whose node is examined before it joins again stops nothing any more,
+// however long the checks take.
+func TestHealthWhileChecking(t *testing.T) {
+	s := newHarness(t, 1, "exit $((2 - RALLYPOINT_ROUND))")
+	gate := s.goFile()
+	s.spec.Checks = []string{"[ $RALLYPOINT_CHECK = join ] || { echo $RALLYPOINT_CHECK > $SAY; read go < $GO; }"}
+	s.spec.CheckTimeout, s.spec.CheckAway, s.spec.MaxRestarts = time.Hour, time.Hour, 1
+	url := healthHarness(t, s)
+	testkit.Equal(t, s.hear(), "rejoin")
+	if code, body := get(t, url+"/readyz"); code != 503 || body != "starting\n" {
+		t.Errorf("while it is examined: %d, %s", code, body)
+	}
+	testkit.WriteFile(t, gate, []byte("go\n"))
+	testkit.Check(t, s.wait())
 }
 
 // TestHealthPortIsTaken: the agent runs without the port.

@@ -182,6 +182,7 @@ func (w *checks) checkNode(before string) error {
 	if len(w.spec.Checks) == 0 {
 		return nil
 	}
+	w.publish(telemetry.Checking{})
 	began := time.Now()
 	ctx, cancel := w.untilInterrupt(w.spec.CheckTimeout)
 	verdicts, err := w.runChecks(ctx, before)

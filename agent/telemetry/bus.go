@@ -65,6 +65,8 @@ type Place struct {
 type (
 	// Created begins a run.
 	Created struct{}
+	// Checking says that checks examine the node while no worker runs.
+	Checking struct{}
 	// Joining says that the node waits for its place in the next round.
 	Joining struct{}
 	// JoinFailed says that it gets none; Interrupted: because of a signal.

@@ -23,7 +23,7 @@ type phase string
 
 // The phases.
 const (
-	PhaseStarting  phase = "starting"
+	PhaseStarting  phase = "starting"  // examines the node
 	PhaseJoining   phase = "joining"   // waits for its place in a round
 	PhaseAssigning phase = "assigning" // learns the ranks, starts the workers
 	PhaseRunning   phase = "running"
@@ -111,6 +111,8 @@ var causeNames = [causes]string{"exit_code", "signal", "out_of_memory", "watchdo
 // Take implements Consumer.
 func (st *StatusTracker) Take(s State, message Message) {
 	switch m := message.(type) {
+	case Checking:
+		st.enter(PhaseStarting)
 	case Joining:
 		st.enter(PhaseJoining)
 	case Joined:
