@@ -136,7 +136,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	})
 	defer health.Close()
 	reported := telemetry.ReportTrainJob(getenv, a.status, a.log)
-	defer func() { reported(err == nil) }()
+	defer func() { reported(err == nil && a.unneeded == "") }()
 
 	if err = a.checks.checkNode(checkJoin); err == nil {
 		a.holdTemplate() // after the checks, which end all that they find to be none of this agent's

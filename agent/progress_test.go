@@ -2,7 +2,11 @@ package agent
 
 import (
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +14,8 @@ import (
 
 	"rallypoint/agent/progress"
 	"rallypoint/agent/telemetry"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 // reportStep is how a shell writes a step below 64 into its record: without the library.
@@ -88,5 +94,26 @@ func TestNoRecords(t *testing.T) {
 	}
 	if path := s.hear(); path != "<>" {
 		t.Errorf("the record is %s", path)
+	}
+}
+
+// TestTrainJobOfANodeThatLeaves: a drained node ends well, and its job is not done by that.
+func TestTrainJobOfANodeThatLeaves(t *testing.T) {
+	var last string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		last = string(testkit.Must(io.ReadAll(r.Body))(t))
+	}))
+	defer server.Close()
+	ca := filepath.Join(t.TempDir(), "ca")
+	testkit.WriteFile(t, ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	s := newHarness(t, 1, reportStep+"first 42; echo up >$SAY; exec sleep 100")
+	s.spec.Environ = append(s.spec.Environ, progress.EnvDir+"="+t.TempDir(),
+		"KUBEFLOW_TRAINER_SERVER_URL="+server.URL, "KUBEFLOW_TRAINER_SERVER_CA_CERT="+ca, "RALLYPOINT_TOTAL_STEPS=100")
+	s.start()
+	s.hear()
+	s.rdzv.set(func() { s.rdzv.refusal, s.rdzv.waiting = rendezvous.Errorf(rendezvous.CodeGraceful, "drained"), 1 })
+	testkit.Check(t, s.wait())
+	if !strings.Contains(last, `"progressPercentage":42`) {
+		t.Errorf("it has reported %s", last)
 	}
 }
