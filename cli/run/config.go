@@ -119,9 +119,6 @@ func (c *config) setScript(o *options, env environ) error {
 	} else {
 		c.notes = append(c.notes, text)
 	}
-	if o.argv[0] == "-" && (c.spec.Workers > 1 || o.maxRestarts > 0) {
-		c.warnings = append(c.warnings, "the script is on standard input, which one worker reads, once: other workers, and those of a restart, run nothing; name a file")
-	}
 	c.spec.Argv = append(append([]string{program}, interpreterArgs(o, env)...), o.argv[0])
 	if o.legacy && !o.useEnv {
 		c.spec.Argv = append(c.spec.Argv, "--local-rank=${local_rank}")
@@ -198,6 +195,9 @@ func (c *config) setWorkers(o *options, env environ) error {
 	c.spec.Workers = n
 	if o.nproc != strconv.Itoa(n) {
 		c.notes = append(c.notes, "Using nproc_per_node="+o.nproc+": "+strconv.Itoa(n)+" workers")
+	}
+	if o.argv[0] == "-" && (n > 1 || o.maxRestarts > 0) {
+		c.warnings = append(c.warnings, "the script is on standard input, which one worker reads, once: other workers, and those of a restart, run nothing; name a file")
 	}
 	if o.maxRestarts < 0 {
 		return usagef("argument --max-restarts: it is %d, it must not be negative", o.maxRestarts)

@@ -138,6 +138,7 @@ func TestScriptsWithoutFile(t *testing.T) {
 		{"-", "print('one')", "one\n", false},
 		{"- --foo 3", "import sys; print(sys.argv)", "['-', '--foo', '3']\n", false},
 		{"--max-restarts=1 -", "print('one')", "one\n", true},
+		{"--nproc-per-node=2 -", "print('one')", "one\n", true},
 		{"-- -c print('two')", "", "two\n", false},
 		{"-- -W error -c print('two')", "", "two\n", false},
 	} {
