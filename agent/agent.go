@@ -307,8 +307,8 @@ func (a *Agent) takeRanks() error {
 	if a.carried != nil {
 		a.carried.noteLate()
 	}
-	restarts, own := a.restarts.used(), a.restarts.own(a.progress)
-	a.restarts.charged = false
+	a.restarts.commit()
+	restarts, own := a.restarts.agreed, a.restarts.own(a.progress)
 	s := a.assignment
 	ctx, cancel := a.untilRegroup()
 	defer cancel()
@@ -318,7 +318,6 @@ func (a *Agent) takeRanks() error {
 		info := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.NameOf(a.spec.Host), Budget: own, Survivors: a.survivors()}
 		r, err := agreeRanks(ctx, s.keys, info, s.groups)
 		if err != nil {
-			a.restarts.agreed = restarts // else this charge would be lost
 			if a.interrupted() != nil || a.rdzv.NodesWaiting() > 0 || errors.Is(err, rendezvous.ErrRoundOver) || errors.Is(err, rendezvous.ErrEvicted) {
 				return a.cutShort() // perhaps before NodesWaiting reports it
 			}

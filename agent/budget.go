@@ -147,6 +147,12 @@ func (r *restarts) inWindow(now time.Time) []time.Time {
 	return recent
 }
 
+// commit charges the restart that this node adds before the agents have agreed on it, since that exchange may be
+// cut short.
+func (r *restarts) commit() {
+	r.agreed, r.recent, r.charged = r.used(), r.inWindow(r.now()), false
+}
+
 // used is the count as far as this node knows it.
 func (r *restarts) used() int {
 	if r.charged {
