@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/agent/process"
+	"rallypoint/agent/telemetry"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
@@ -56,5 +58,30 @@ func TestChargeBeforeARoundThatIsOver(t *testing.T) {
 		if r := a.Result(); r.Round != 3 || r.Restarts != 1 {
 			t.Errorf("in a window of %v: %d restarts, the last in round %d", window, r.Restarts, r.Round)
 		}
+	}
+}
+
+// onStart is told of the workers of each attempt before the agent looks at them.
+type onStart func(workers []*process.Process)
+
+func (f onStart) Take(_ telemetry.State, message telemetry.Message) {
+	if m, ok := message.(telemetry.WorkersStarted); ok {
+		f(m.Workers)
+	}
+}
+
+// TestRoundOverWhenAllHaveSucceeded: workers that have succeeded are not started again for a node that comes
+// or is lost at that moment.
+func TestRoundOverWhenAllHaveSucceeded(t *testing.T) {
+	s := newHarness(t, 2, "exit 0")
+	s.prepare()
+	s.agent.bus = telemetry.NewBus(&telemetry.Run{Log: discard()}, s.agent.status, onStart(func(workers []*process.Process) {
+		for _, p := range workers {
+			testkit.Eventually(t, "the worker has ended", p.HasExited)
+		}
+		s.rdzv.set(func() { s.rdzv.waiting = int(2 - s.rdzv.round) })
+	}))
+	if err := s.run(); err != nil || s.rdzv.round != 1 || s.rdzv.ending != rendezvous.EndSuccess {
+		t.Errorf("the run ended with %v in round %d, and the rendezvous with %v", err, s.rdzv.round, s.rdzv.ending)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,7 +45,7 @@ func supervise(t *attempt) outcome {
 		return end
 	}
 	for {
-		if departure.due(t.mustRegroup()) {
+		if departure.due(t.mustRegroup()) && !t.allSucceeded() { // workers that have succeeded need no other round
 			return mustRegroup
 		}
 		select {
@@ -100,8 +101,11 @@ func supervise(t *attempt) outcome {
 	}
 }
 
-// allSucceeded reports whether all workers have ended well; after supervise, or in its goroutine.
-func (t *attempt) allSucceeded() bool { return t.succeeded == len(t.workers.Procs) }
+// allSucceeded reports whether all workers have ended well, also before that is noted; after supervise,
+// or in its goroutine.
+func (t *attempt) allSucceeded() bool {
+	return !slices.ContainsFunc(t.workers.Procs, func(p *process.Process) bool { return !p.HasExited() || p.Code != 0 || p.Fault != "" })
+}
 
 // endOf returns how the ended workers decide an attempt; 0: it continues.
 func (t *attempt) endOf() outcome {
