@@ -153,7 +153,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	case err == nil || failed:
 		a.publish(telemetry.Measured{Failed: failed})
 		result = nil
-	case errors.Is(err, rendezvous.ErrGraceful):
+	case errors.Is(err, rendezvous.ErrGraceful) && !errors.Is(err, errStuck):
 		a.unneeded = err.Error()
 		level := slog.LevelInfo
 		if a.last == nil {

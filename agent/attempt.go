@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -59,11 +60,6 @@ func (t *attempt) start() error {
 		all = append(all, local)
 	}
 	files, launches, err := t.prepare(all)
-	if stop := t.interrupted(); err != nil && stop != nil {
-		files.Close()
-		t.removeRecords()
-		return stop
-	}
 	if err == nil && t.timers != "" {
 		if t.watchdog, err = watchdog.Serve(t.timers, t.log); err == nil {
 			t.publish(telemetry.WatchdogActed{Name: "watchdog started"})
@@ -82,7 +78,7 @@ func (t *attempt) start() error {
 		t.watchdog.Stop()
 		files.Close()
 		t.removeRecords()
-		return startError(err)
+		return cmp.Or(t.interrupted(), startError(err))
 	}
 	t.guard.Watch(t.workers.Procs)
 	t.publish(telemetry.WorkersStarted{Workers: t.workers.Procs, Summary: t.startLine()})

@@ -80,15 +80,16 @@ func (a *Agent) unneededText() string {
 // results tells how the workers of an attempt ended, which they must have.
 func (t *attempt) results(r ranks) []WorkerResult {
 	var results []WorkerResult
-	for i, p := range t.workers.Procs {
+	for _, p := range t.workers.Procs {
+		output := &t.outputs[p.Local]
 		w := WorkerResult{
 			LocalRank: p.Local, Rank: r.base + p.Local, RoleRank: r.roleBase + p.Local, RoleWorldSize: r.roleWorld,
-			Pid: p.Pid, ExitCode: -1, ErrFile: t.outputs[i].ErrFile, ErrorFile: t.outputs[i].ErrorFile,
+			Pid: p.Pid, ExitCode: -1, ErrFile: output.ErrFile, ErrorFile: output.ErrorFile,
 		}
 		if p.HasExited() {
 			w.ExitCode = p.Code
 		}
-		if f := t.outputs[i].Out; f != nil {
+		if f := output.Out; f != nil {
 			w.OutFile = f.Name()
 		}
 		results = append(results, w)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -65,16 +66,22 @@ func (t *attempt) vacate() {
 }
 
 // noteLate takes the workers that have failed while they waited for a round, before its ranks are
-// agreed on: they are replaced in it if the budget has room for that.
+// agreed on: they are replaced in it if the budget has room for that, or if the round goes on without a
+// node, from whose loss that followed.
 func (t *attempt) noteLate() {
 	t.note(t.workers.TakeEnded())
-	if len(t.failures) == 0 || !t.restarts.charged && !t.restarts.left() {
+	lost := len(t.assignment.Dropped) > 0
+	if len(t.failures) == 0 || !lost && !t.restarts.charged && !t.restarts.left() {
 		return
 	}
 	root := (&FailedError{Name: t.name, Failures: t.reports()}).Root()
 	t.vacate()
 	t.publish(telemetry.AttemptFailed{Root: root})
-	t.publish(telemetry.Restarting{Text: root.Summary() + "; " + t.restarts.charge(len(t.vacant))})
+	if lost {
+		t.log.Warn(root.Summary() + "; it followed from the loss of a node, so that it is replaced and not counted")
+	} else {
+		t.publish(telemetry.Restarting{Text: root.Summary() + "; " + t.restarts.charge(len(t.vacant))})
+	}
 	t.failures = nil
 }
 
@@ -98,7 +105,7 @@ func (t *attempt) resume() error {
 			return err
 		}
 		if err := t.replace(); err != nil {
-			return startError(err)
+			return cmp.Or(t.interrupted(), startError(err))
 		}
 	}
 	for local := range t.able {

@@ -1,11 +1,15 @@
 package agent
 
 import (
+	"bufio"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"rallypoint/agent/logs"
+	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
@@ -193,6 +199,49 @@ func TestSurvivorsOfTwoNodes(t *testing.T) {
 	}
 }
 
+// TestSignalWhileAReplacementIsPlanned: a signal that comes while a plug-in decides where a replacement
+// writes ends the run by that signal, and not as if no worker could be started.
+func TestSignalWhileAReplacementIsPlanned(t *testing.T) {
+	pair := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0))(t)
+	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
+	defer func() { _, _ = ours.Close(), theirs.Close() }()
+	s := newRegrouping(t, 2)
+	s.spec.Logs = logs.Spec{Planner: logs.NewPlanner(ours, time.Hour)}
+	s.start()
+	questions := bufio.NewReader(theirs)
+	ask := func() {
+		_ = testkit.Must(questions.ReadString('\n'))(t)
+	}
+	ask()
+	_ = testkit.Must(theirs.WriteString("{}\n"))(t)
+	first := s.hearFrom(2)
+	kill(t, first[1])
+	ask()
+	s.end()
+	expectGone(t, []int{first[0].pid})
+}
+
+// TestResultWithoutAReplacement: of a worker whose neighbour could not be replaced it says where that one
+// has written, and not the other.
+func TestResultWithoutAReplacement(t *testing.T) {
+	s := newRegrouping(t, 2)
+	s.spec.Logs.Redirects = streamsOf(t, "1")
+	shell := filepath.Join(t.TempDir(), "sh")
+	testkit.Check(t, os.Symlink("/bin/sh", shell))
+	s.spec.Argv[0] = shell
+	s.start()
+	first := s.hearFrom(2)
+	testkit.Check(t, os.Remove(shell))
+	kill(t, first[0])
+	if err := s.wait(); !errors.As(err, new(*process.StartError)) {
+		t.Errorf("the run ended with %v", err)
+	}
+	workers := s.agent.Result().Workers
+	if len(workers) != 1 || workers[0].LocalRank != 1 || !strings.HasSuffix(workers[0].OutFile, "/1/stdout.log") {
+		t.Errorf("workers %+v", workers)
+	}
+}
+
 // TestNoOtherWorld: a survivor whose node is refused a round is told, and stopped.
 func TestNoOtherWorld(t *testing.T) {
 	s := newRegrouping(t, 1)
@@ -208,6 +257,94 @@ func TestNoOtherWorld(t *testing.T) {
 	b := make([]byte, 2048)
 	if _, err := held.ReadAt(b, 0); err != nil || b[25] != 1 || !strings.Contains(string(b[1024:]), "the end") || binary.LittleEndian.Uint64(b[16:]) != 1 {
 		t.Errorf("lost: %d, over: %d, %q, %v", b[25], b[16], b[1024:1100], err)
+	}
+}
+
+// awaited is a rendezvous whose second round waits for the test.
+type awaited struct {
+	*rounds
+	complete chan struct{}
+}
+
+func (a awaited) Next(ctx context.Context) (rendezvous.Outcome, error) {
+	if a.round == 1 {
+		a.joining <- struct{}{}
+		<-a.complete
+	}
+	return a.rounds.Next(ctx)
+}
+
+// TestFailureAfterALoss: a worker that fails while its node waits for a round without a node that was lost
+// is replaced, also if no restart is left. Without such a loss it is a failure like any other.
+func TestFailureAfterALoss(t *testing.T) {
+	for _, lost := range []bool{true, false} {
+		s := newRegrouping(t, 2)
+		s.spec.MaxRestarts = 0
+		if lost {
+			s.rdzv.dropped = map[uint64][]string{2: {"b, lost"}}
+		}
+		r := awaited{s.rdzv, make(chan struct{})}
+		a, err := New(s.spec, "test", r, discard())
+		testkit.Check(t, err)
+		s.agent = a
+		s.start()
+		first := s.hearFrom(2)
+		s.rdzv.set(func() { s.rdzv.waiting = 1 })
+		<-r.joining
+		kill(t, first[1])
+		testkit.Eventually(t, "its end is noted", func() bool { return len(a.carried.workers.Ended()) > 0 })
+		close(r.complete)
+		if !lost {
+			s.failed(s.wait())
+			continue
+		}
+		replaced := make(chan someone, 1)
+		go func() { replaced <- s.hearFrom(1)[1] }() // ends with the worker's word
+		select {
+		case second := <-replaced:
+			testkit.Equal(t, second.round, 2)
+		case <-s.done:
+			t.Fatalf("the run ended with %v", s.err)
+		}
+		if _, running := processState(first[0].pid); !running {
+			t.Error("the survivor does not run any more")
+		}
+		s.end()
+		if r := a.Result(); r.Restarts != 0 {
+			t.Errorf("%d restarts", r.Restarts)
+		}
+	}
+}
+
+// TestStuckWhileDrained: a node that leaves a worker behind which no signal ends does not end well, also if
+// it is drained. The worker is in a frozen group of version 1, if this machine has these.
+func TestStuckWhileDrained(t *testing.T) {
+	group, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "rallypoint-test-")
+	if err != nil {
+		t.Skip("no group of version 1 can be frozen here: ", err)
+	}
+	s := newRegrouping(t, 1)
+	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0.05")
+	r := awaited{s.rdzv, make(chan struct{})}
+	a, err := New(s.spec, "test", r, discard())
+	testkit.Check(t, err)
+	s.agent = a
+	s.start()
+	pid := s.hearFrom(1)[0].pid
+	t.Cleanup(func() {
+		testkit.WriteFile(t, group+"/freezer.state", []byte("THAWED"))
+		_, _ = unix.Wait4(pid, nil, 0, nil)
+		for os.Remove(group) != nil {
+			runtime.Gosched()
+		}
+	})
+	s.rdzv.set(func() { s.rdzv.refusal, s.rdzv.waiting = rendezvous.Errorf(rendezvous.CodeGraceful, "drained"), 1 })
+	<-r.joining
+	testkit.WriteFile(t, group+"/cgroup.procs", []byte(strconv.Itoa(pid)))
+	testkit.WriteFile(t, group+"/freezer.state", []byte("FROZEN"))
+	close(r.complete)
+	if err := s.wait(); !errors.Is(err, errStuck) {
+		t.Errorf("the run ended with %v", err)
 	}
 }
 
