@@ -88,7 +88,9 @@ func (f *Forker) fork(program string, argv []string, attr *syscall.ProcAttr, cpu
 func (f *Forker) keep(pid int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.kept[pid] = f.kept[pid]
+	if _, kept := f.kept[pid]; !kept {
+		f.kept[pid] = false
+	}
 }
 
 // keepSession is keep with all that the process starts in its session.
