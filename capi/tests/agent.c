@@ -136,7 +136,7 @@ static void take_events(rp_agent agent, int *counts, rp_agent_event *last) {
     CHECK_OK(rp_agent_fd(agent, &ready.fd, ERR));
     last->struct_size = sizeof *last;
     do {
-        CHECK_INT(1, poll(&ready, 1, 30000));
+        CHECK_INT(1, poll_one(&ready, 30000));
         CHECK_OK(rp_agent_next_event(agent, last, ERR));
         CHECK(last->kind >= RP_AGENT_JOINING && last->kind <= RP_AGENT_ENDED);
         CHECK_INT(0, last->dropped);
@@ -149,7 +149,7 @@ static void take_events(rp_agent agent, int *counts, rp_agent_event *last) {
     } while (last->kind != RP_AGENT_ENDED);
     CHECK_CODE(RP_PENDING, rp_agent_next_event(agent, last, ERR));
     /* Readable for good now: who polls learns also that the result is there. */
-    CHECK_INT(1, poll(&ready, 1, 30000));
+    CHECK_INT(1, poll_one(&ready, 30000));
     CHECK(rp_agent_run(agent, 0, ERR) != RP_PENDING);
 }
 
@@ -291,7 +291,7 @@ static int32_t await_worker(rp_agent agent) {
     struct pollfd ready = {.events = POLLIN};
     CHECK_OK(rp_agent_fd(agent, &ready.fd, ERR));
     do {
-        CHECK_INT(1, poll(&ready, 1, 30000));
+        CHECK_INT(1, poll_one(&ready, 30000));
         CHECK_OK(rp_agent_next_event(agent, &event, ERR));
     } while (event.kind != RP_AGENT_WORKER_STARTED);
     return event.pid;

@@ -2,7 +2,9 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,15 @@
 /* The error of the last call in CHECK_OK or CHECK_CODE of this thread. */
 static __thread rp_error last_error = {.struct_size = sizeof(rp_error)};
 #define ERR (&last_error)
+
+/* poll() of one descriptor, again after a signal: Go's runtime sends SIGURG to any thread. */
+static inline int poll_one(struct pollfd *p, int timeout_ms) {
+    int ready;
+    do {
+        ready = poll(p, 1, timeout_ms);
+    } while (ready < 0 && errno == EINTR);
+    return ready;
+}
 
 #define FAIL(...)                                                                              \
     do {                                                                                       \

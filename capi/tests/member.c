@@ -204,7 +204,7 @@ static void meeting(void) {
 static void await_event(rp_member member) {
     struct pollfd p = {.events = POLLIN};
     CHECK_OK(rp_member_fd(member, &p.fd, ERR));
-    CHECK_INT(1, poll(&p, 1, 10000));
+    CHECK_INT(1, poll_one(&p, 10000));
     CHECK_OK(rp_member_wait(member, 0, ERR));
 }
 

@@ -87,9 +87,9 @@ static inline void await_op(rp_op op) {
     struct pollfd p = {.events = POLLIN};
     CHECK_OK(rp_op_fd(op, &p.fd, ERR));
     CHECK(p.fd > 0);
-    CHECK_INT(1, poll(&p, 1, 10000));
+    CHECK_INT(1, poll_one(&p, 10000));
     CHECK_INT(POLLIN, p.revents);
-    CHECK_INT(1, poll(&p, 1, 0)); /* and it stays so */
+    CHECK_INT(1, poll_one(&p, 0)); /* and it stays so */
 }
 
 /* What rp_op_notify calls: a byte in a pipe, which an event loop would poll. */
@@ -102,10 +102,10 @@ static inline void await_ends(int pipe[2], int ends) {
     char c;
     struct pollfd p = {.fd = pipe[0], .events = POLLIN};
     for (int i = 0; i < ends; i++) {
-        CHECK_INT(1, poll(&p, 1, 10000));
+        CHECK_INT(1, poll_one(&p, 10000));
         CHECK_INT(1, read(pipe[0], &c, 1));
     }
-    CHECK_INT(0, poll(&p, 1, 20));
+    CHECK_INT(0, poll_one(&p, 20));
 }
 
 /* Whether perform() attempts an operation; else it starts it. */
@@ -251,7 +251,7 @@ static inline void operations_in_background(rp_store s, struct traits traits) {
     CHECK_OK(rp_store_start(s, &get, &op, ERR));
     struct pollfd p = {.events = POLLIN};
     CHECK_OK(rp_op_fd(op, &p.fd, ERR));
-    CHECK_INT(0, poll(&p, 1, 20));
+    CHECK_INT(0, poll_one(&p, 20));
     CHECK_OK(rp_store_set(s, "ba", 2, "now", 3, 5000, ERR));
     await_op(op);
     r = (rp_store_result){.struct_size = sizeof r};
