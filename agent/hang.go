@@ -52,7 +52,7 @@ type hangs struct {
 	limit atomic.Int64                // of the detector, in nanoseconds, for other goroutines; 0: the job is not judged
 	stood atomic.Pointer[stacks.Node] // where the workers stood, as it was seen last; nil: they make steps
 
-	shownAt int64 // the step at which workers left a round last to show which of them hangs
+	shownAt int64 // the largest step of this node's workers when they left a round last to show which of them hangs
 }
 
 // hangWatch watches whether the job makes steps while the workers of an attempt run. The first
@@ -180,7 +180,10 @@ func (w *hangWatch) take(h stacks.Hang) {
 // showsWhoHangs reports whether the workers can leave the round, so that one which hangs shows by not
 // leaving. It does so once for a step: if all have come back and hang again, that shows nothing.
 func (t *attempt) showsWhoHangs() bool {
-	_, step, _ := t.progress.Highest()
+	step := int64(noStep)
+	if r := t.progress.Report(); r != nil && r.Reporting > 0 { // of this round or, where workers have continued, an earlier one
+		step = r.Largest
+	}
 	again := t.hangs.shownAt == step
 	t.hangs.shownAt = step
 	return !again && t.canCarry() && t.rdzv.NodesWaiting() == 0

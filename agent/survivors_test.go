@@ -22,6 +22,7 @@ import (
 
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
+	"rallypoint/agent/progress"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
@@ -345,6 +346,34 @@ func TestStuckWhileDrained(t *testing.T) {
 	close(r.complete)
 	if err := s.wait(); !errors.Is(err, errStuck) {
 		t.Errorf("the run ended with %v", err)
+	}
+}
+
+// TestShowsWhoHangs: workers leave their round once for a step to show which of them hangs, whether they report
+// their steps or only their optimizers' are counted, and however many rounds they stay at it.
+func TestShowsWhoHangs(t *testing.T) {
+	const stepAt, countAt = 16, 56
+	for name, offset := range map[string]int64{"reported": stepAt, "counted": countAt} {
+		t.Run(name, func(t *testing.T) {
+			a := inRound(t, newRounds(1), 0)
+			a.progress = progress.NewTracker(a.spec.Environ, discard())
+			defer a.progress.Close()
+			a.progress.Begin(1, 1, progress.CauseStart)
+			at := newAttempt(a.launcher, a.history, a.hangs)
+			at.worlds, at.able = worlds{nil}, []bool{true}
+			step := func(n uint64) {
+				record := testkit.Must(os.OpenFile(a.progress.Path(0), os.O_WRONLY, 0))(t)
+				_ = testkit.Must(record.WriteAt(binary.LittleEndian.AppendUint64(nil, n), offset))(t)
+				testkit.Check(t, record.Close())
+			}
+			step(5)
+			testkit.Equal(t, at.showsWhoHangs(), true)
+			testkit.Equal(t, at.showsWhoHangs(), false)
+			a.progress.Continue(2, progress.CauseRegroup, nil)
+			testkit.Equal(t, at.showsWhoHangs(), false)
+			step(6)
+			testkit.Equal(t, at.showsWhoHangs(), true)
+		})
 	}
 }
 
