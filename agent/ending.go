@@ -293,11 +293,14 @@ func (e *ending) publishFirst() (wait func()) {
 		return func() {}
 	}
 	f := *e.firstFailure()
-	failed := slices.Clone(e.failures)
+	failed, stack := slices.Clone(e.failures), ""
+	if len(failed) > 0 {
+		stack = e.lastStack(failed[0]) // now: the stop finds stacks, too
+	}
 	var published sync.WaitGroup
 	published.Go(func() { // ends by the limit of publishFailure
 		if len(failed) > 0 {
-			f, _ = e.report(failed[0], inTime) // its error is logged with the report
+			f, _ = e.report(failed[0], stack, inTime) // its error is logged with the report
 		}
 		e.publishFailure(&f)
 	})

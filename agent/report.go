@@ -28,9 +28,9 @@ type findings struct {
 }
 
 // lastStack is where a worker was before it was killed; "" if that is not known.
-func (f *findings) lastStack(rank int) string {
-	for _, g := range f.lastStacks {
-		if slices.Contains(g.Ranks, rank) {
+func (t *attempt) lastStack(p *process.Process) string {
+	for _, g := range t.lastStacks {
+		if slices.Contains(g.Ranks, t.assignment.ranks.base+p.Local) {
 			return g.Text()
 		}
 	}
@@ -97,7 +97,7 @@ func (t *attempt) reports() []failure.Failure {
 	failures := make([]failure.Failure, 0, len(t.failures))
 	read := inTime
 	for _, p := range t.failures {
-		f, err := t.report(p, read)
+		f, err := t.report(p, t.lastStack(p), read)
 		if errors.Is(err, errNotRead) { // nor are the others' files
 			read = func(func()) bool { return false }
 		}
@@ -115,11 +115,11 @@ func inTime(read func()) bool { return background.Within(filePatience, read) }
 var errNotRead = fmt.Errorf("what the worker wrote to files is missing in the report: its files could not be read within %v", filePatience)
 
 // report makes the record of a worker that ended badly; with an error it is
-// complete but for its files. read is inTime unless that has failed before.
-func (t *attempt) report(p *process.Process, read func(func()) bool) (failure.Failure, error) {
+// complete but for its files. stack is its lastStack; read is inTime unless that has failed before.
+func (t *attempt) report(p *process.Process, stack string, read func(func()) bool) (failure.Failure, error) {
 	f := *t.describe(p)
 	f.Host, f.ExitCode, f.Time, f.Terminated, f.Message = host.FullNameOf(t.spec.Host), p.Code, p.At, p.Stopped.Load() && p.Fault == "", ""
-	f.Stack, f.Hang, f.Still, f.Stood = t.lastStack(f.Rank), t.hang, t.still, t.stood
+	f.Stack, f.Hang, f.Still, f.Stood = stack, t.hang, t.still, t.stood
 	of, complete := t.outputs[p.Local], f // the goroutine's, if it is late
 	var completing error
 	err := errNotRead

@@ -57,6 +57,7 @@ stuck()
 `)
 	gate := s.goFile()
 	s.spec.ShutdownTimeout = 50 * time.Millisecond
+	s.rdzv.world, s.spec.Identical = 2, true // another node is told of the failure meanwhile
 	var log bytes.Buffer
 	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.NewTextHandler(&log, nil)))
 	testkit.Check(t, err)
