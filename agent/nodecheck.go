@@ -79,7 +79,7 @@ func (w *checks) watch() (stop func()) {
 func (w *checks) follow(ctx context.Context) {
 	bad := 0
 	for backoff.Sleep(ctx, w.spec.CheckEvery) {
-		when := w.when()
+		when, round := w.when()
 		if when == "" {
 			continue
 		}
@@ -89,7 +89,7 @@ func (w *checks) follow(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if w.when() != when { // a stop of the workers may have ended the checks, too
+		if now, later := w.when(); now != when || later != round { // a stop of the workers may have ended the checks, too
 			continue
 		}
 		if err != nil {
@@ -119,17 +119,18 @@ func (w *checks) follow(ctx context.Context) {
 }
 
 // when returns the value of RALLYPOINT_CHECK for checks that start now, "" if they would disturb
-// the node.
-func (w *checks) when() string {
+// the node, and the last round in which workers were started.
+func (w *checks) when() (when string, round uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	round, _ = w.progress.FirstStep()
 	switch {
 	case w.waiting != nil:
-		return checkWaiting
+		return checkWaiting, round
 	case w.running.Load():
-		return checkRunning
+		return checkRunning, round
 	}
-	return ""
+	return "", round
 }
 
 // giveUp ends the wait for a place. A member of the last round does not give up on its own: the
