@@ -27,7 +27,7 @@ func (m *Machine) Facts() Facts {
 func (m *Machine) Succession() Succession { return m.succession }
 
 // leastGrace is how long a successor waits at least for the members of a round: their
-// proof that the host is dead takes 100 ms, their search for the successor about as long, and a
+// proof that the host is dead and their search for the successor take about 0.1 s, and a
 // second more if the network loses the first packet of it, which the kernel then sends again.
 const leastGrace = 2 * time.Second
 

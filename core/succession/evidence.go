@@ -3,11 +3,12 @@ package succession
 import "time"
 
 // A host counts as dead after Dials fresh dials that were all refused, DialEvery apart.
-// The listener of a process that dies outlives its connections by some milliseconds, so
-// that one dial proves nothing.
+// The listener of a process that dies outlives its connections by some milliseconds, in which dials
+// are still accepted, so that the proof is given up only after MostDials.
 const (
 	Dials     = 3
-	DialEvery = 50 * time.Millisecond
+	DialEvery = 20 * time.Millisecond
+	MostDials = 15
 )
 
 // Dial is how a fresh dial to the host's address ended.

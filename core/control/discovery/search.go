@@ -26,6 +26,10 @@ const (
 	// recheck is how often a waiting standby, and a node whose servers are silent, dials the host
 	// again.
 	recheck = 200 * time.Millisecond
+	// reachEvery is how often the standby that goes first is dialled.
+	reachEvery = 50 * time.Millisecond
+	// gatherTries bounds the dials to a host that lets this node in and ends each connection: 2 s.
+	gatherTries = 100
 	// lookPatience bounds the last look at the other standbys before a takeover.
 	lookPatience = 300 * time.Millisecond
 	// askEvery is how often a standby that waits for voters asks all servers, and the endpoint.
@@ -264,7 +268,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			if l, err = s.reach(ctx, f.group.AddrOf(d.Node), d.Term > 0); l != nil || isRefusal(err) {
 				return l, true, err
 			}
-			f.network.await(ctx, changed, succession.DialEvery)
+			f.network.await(ctx, changed, reachEvery)
 			continue
 		case succession.Wait:
 			if v.Votes {
@@ -336,7 +340,7 @@ func (s *search) deadText() string {
 // gather dials the host until the evidence is complete or points elsewhere. A connection
 // is returned if the host, or one that was started in its place, answers.
 func (s *search) gather(ctx context.Context) (*Conn, error) {
-	for tries := 0; ctx.Err() == nil && tries < 40; tries++ {
+	for tries := 0; ctx.Err() == nil && tries < gatherTries; tries++ {
 		l, dial, err := s.dialOnce(ctx)
 		switch {
 		case l != nil || isRefusal(err):

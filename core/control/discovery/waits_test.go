@@ -141,7 +141,7 @@ func TestProbeOfAnotherGroup(t *testing.T) {
 	prober.wg.Wait()
 }
 
-// TestDialsOfTheEvidenceArePaced: three refused dials, 50 ms apart, prove that the process
+// TestDialsOfTheEvidenceArePaced: three refused dials in a row, prove that the process
 // is dead; a time-out proves nothing.
 func TestDialsOfTheEvidenceArePaced(t *testing.T) {
 	addr := netip.MustParseAddrPort("192.0.2.1:1")

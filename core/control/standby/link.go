@@ -109,7 +109,7 @@ func (g *Group) Attempted(l *Link, opened bool, err error) (pause time.Duration,
 			pause = succession.DialEvery
 		}
 		g.endedLocked(l, succession.Unconnected)
-		l.end, l.tries = succession.Evidence{Ended: true, Direct: true}, 2*succession.Dials
+		l.end, l.tries = succession.Evidence{Ended: true, Direct: true}, succession.MostDials
 		if l.voter != 0 && l.voter == g.vote.node.Leader() {
 			g.vote.node.LeaderEnded(g.vote.now())
 		}
