@@ -346,7 +346,7 @@ def _judge(
     hangs = timeout * len(costs["hang"])
     share = 100 - 100 * training.seconds / (end - training.begun - hangs)
     each = ", ".join(
-        f"{name} {statistics.median(values):.1f} s of {len(values)}"
+        f"{name} {statistics.median(values):.2g} s of {len(values)}"
         for name, values in costs.items()
         if values
     )
