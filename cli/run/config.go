@@ -188,11 +188,14 @@ func (c *config) setChecks(o *options, _ environ) (err error) {
 }
 
 func (c *config) setWorkers(o *options, env environ) error {
-	n, err := localWorkers(o.nproc, o.allOfCPUs, defaultInterpreter(env))
+	n, warning, err := localWorkers(o.nproc, o.allOfCPUs, defaultInterpreter(env))
 	if err != nil {
 		return err
 	}
 	c.spec.Workers = n
+	if warning != "" {
+		c.warnings = append(c.warnings, warning)
+	}
 	if o.nproc != strconv.Itoa(n) {
 		c.notes = append(c.notes, "Using nproc_per_node="+o.nproc+": "+strconv.Itoa(n)+" workers")
 	}
@@ -212,7 +215,11 @@ func (c *config) setCPUs(o *options, env environ) error {
 	if o.numaBinding == "" {
 		return nil
 	}
-	devices := strings.Fields(askTorch(defaultInterpreter(env), "accelerator", pciQuestion))
+	answer, err := askTorch(defaultInterpreter(env), "accelerator", pciQuestion)
+	if err != nil {
+		return usagef("argument --numa-binding: %v", err)
+	}
+	devices := strings.Fields(answer)
 	if len(devices) == 0 {
 		return usagef("argument --numa-binding: No accelerator available for NUMA binding")
 	}

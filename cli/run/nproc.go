@@ -1,7 +1,10 @@
 package run
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -13,39 +16,48 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/agent/process"
+	"rallypoint/internal/background"
+	"rallypoint/internal/printable"
 )
 
 // localWorkers is the number of workers that --nproc-per-node means.
-// interpreter answers, if nothing else can, how many GPUs torch sees.
-func localWorkers(text string, allOfCPUs bool, interpreter string) (int, error) {
+// interpreter answers, if nothing else can, how many GPUs torch sees. warning says that auto counts
+// CPUs although there are devices; "": it does not.
+func localWorkers(text string, allOfCPUs bool, interpreter string) (n int, warning string, err error) {
 	if n, err := strconv.Atoi(strings.TrimSpace(text)); err == nil {
 		if n < 1 {
-			return 0, usagef("argument --nproc-per-node: it is %d, it must be at least 1", n)
+			return 0, "", usagef("argument --nproc-per-node: it is %d, it must be at least 1", n)
 		}
-		return n, nil
+		return n, "", nil
 	}
 	switch text {
 	case "cpu":
-		return cpuCount(allOfCPUs), nil
+		return cpuCount(allOfCPUs), "", nil
 	case "gpu":
-		n := deviceCount(interpreter, "cuda")
-		if n == 0 {
-			return 0, usagef("argument --nproc-per-node: gpu: Cuda is not available: torch of %s sees no GPU; give a number, cpu or auto", interpreter)
+		n, err = deviceCount(interpreter, "cuda")
+		if err == nil && n == 0 {
+			err = usagef("gpu: Cuda is not available: torch of %s sees no GPU; give a number, cpu or auto", interpreter)
 		}
-		return n, nil
 	case "xpu":
-		n := deviceCount(interpreter, "xpu")
-		if n == 0 {
-			return 0, usagef("argument --nproc-per-node: xpu: Xpu is not available: torch of %s sees none; give a number, cpu or auto", interpreter)
+		n, err = deviceCount(interpreter, "xpu")
+		if err == nil && n == 0 {
+			err = usagef("xpu: Xpu is not available: torch of %s sees none; give a number, cpu or auto", interpreter)
 		}
-		return n, nil
 	case "auto":
-		if n := deviceCount(interpreter, "accelerator"); n > 0 {
-			return n, nil
+		n, err = deviceCount(interpreter, "accelerator")
+		if err != nil && !errors.Is(err, errNoAnswer) {
+			warning, err = fmt.Sprintf("--nproc-per-node=auto counts CPUs: %v", err), nil
 		}
-		return cpuCount(allOfCPUs), nil
+		if err == nil && n == 0 {
+			n = cpuCount(allOfCPUs)
+		}
+	default:
+		err = usagef("Unsupported nproc_per_node value: %s; give a number, auto, cpu, gpu or xpu", text)
 	}
-	return 0, usagef("argument --nproc-per-node: Unsupported nproc_per_node value: %s; give a number, auto, cpu, gpu or xpu", text)
+	if err != nil {
+		return 0, "", usagef("argument --nproc-per-node: %v", err)
+	}
+	return n, warning, nil
 }
 
 // cpuCount is the number of CPUs that this process may run on, and unless all
@@ -105,7 +117,8 @@ func readQuota(path string) (cpus float64, ok bool) {
 	return quota / period, true
 }
 
-const devicePatience = 2 * time.Minute
+// devicePatience bounds a question to torch, which loads the devices' driver. Only tests change it.
+var devicePatience = 2 * time.Minute
 
 // deviceFiles are the device files that accelerators' drivers make. A machine without
 // accelerators has none.
@@ -121,9 +134,25 @@ const deviceQuestion = `import sys, torch
 m = getattr(torch, sys.argv[1], torch.cuda)
 print(m.device_count() if m.is_available() else 0)`
 
-func deviceCount(interpreter, module string) int {
-	n, _ := strconv.Atoi(askTorch(interpreter, module, deviceQuestion))
-	return n
+func deviceCount(interpreter, module string) (int, error) {
+	n := 0
+	text, err := askTorch(interpreter, module, deviceQuestion)
+	if err == nil && text != "" {
+		if n, err = strconv.Atoi(text); err != nil {
+			err = cannotAsk(interpreter, fmt.Errorf("it answers %.100q, which is no number", text))
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("%w; give a number, or cpu", err)
+	}
+	return n, err
+}
+
+// errNoAnswer is why torch cannot be asked where a driver hangs.
+var errNoAnswer = errors.New("it did not answer")
+
+func cannotAsk(interpreter string, err error) error {
+	return fmt.Errorf("torch of %s cannot be asked for devices: %w", interpreter, err)
 }
 
 // notFromHere begins each question: another user may own the current directory, from
@@ -140,23 +169,32 @@ if torch.accelerator.is_available():
         print("%04x:%02x:%02x.0" % (p.pci_domain_id, p.pci_bus_id, p.pci_device_id))`
 
 // askTorch asks torch in a child interpreter if there are device files: only torch knows which
-// devices its build and the environment allow.
-func askTorch(interpreter, module, question string) string {
+// devices its build and the environment allow. Without these files the answer is empty.
+func askTorch(interpreter, module, question string) (answer string, err error) {
 	there := 0
 	for _, pattern := range deviceFiles[module] {
 		files, _ := filepath.Glob(pattern)
 		there += len(files)
 	}
 	if there == 0 {
-		return ""
+		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), devicePatience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, interpreter, "-c", notFromHere+question, module)
 	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
-	if err != nil {
-		return ""
+	var out []byte
+	var failed error
+	answered := background.Within(devicePatience+2*cmd.WaitDelay, func() { out, failed = cmd.Output() }) // no signal ends one that waits for the driver
+	if ctx.Err() != nil || !answered {
+		return "", cannotAsk(interpreter, fmt.Errorf("%w within %v, as where a driver hangs", errNoAnswer, devicePatience))
 	}
-	return strings.TrimSpace(string(out))
+	if ended := new(exec.ExitError); errors.As(failed, &ended) {
+		lines := strings.Split(strings.TrimSpace(string(ended.Stderr)), "\n")
+		failed = errors.New(cmp.Or(printable.Text(lines[len(lines)-1]), failed.Error()))
+	}
+	if failed != nil {
+		return "", cannotAsk(interpreter, failed)
+	}
+	return strings.TrimSpace(string(out)), nil
 }

@@ -2,7 +2,9 @@ package run
 
 import (
 	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,8 +20,8 @@ func TestLocalWorkers(t *testing.T) {
 cuda, xpu, accelerator = Devices(3), Devices(2), Devices(5)
 `
 	const broken = "raise ImportError('no driver')\n"
-	before := deviceFiles
-	t.Cleanup(func() { deviceFiles = before })
+	before, patience := deviceFiles, devicePatience
+	t.Cleanup(func() { deviceFiles, devicePatience = before, patience })
 	t.Setenv("PYTHONPATH", dir)
 	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
 	var set unix.CPUSet
@@ -34,13 +36,16 @@ cuda, xpu, accelerator = Devices(3), Devices(2), Devices(5)
 		name, torch string
 		drivers     bool
 		want        map[string]int // 0: an error
+		says        string         // by the error or the warning
 	}{
-		{"devices", torch, true, map[string]int{"auto": 5, "gpu": 3, "xpu": 2, "cpu": cpus, "4": 4}},
+		{"devices", torch, true, map[string]int{"auto": 5, "gpu": 3, "xpu": 2, "cpu": cpus, "4": 4}, ""},
 		{"no accelerator", "cuda = xpu = accelerator = __import__('types').SimpleNamespace(is_available=lambda: False)", true,
-			map[string]int{"auto": cpus, "gpu": 0, "xpu": 0}},
-		{"older torch", "class cuda:\n    is_available = lambda: True\n    device_count = lambda: 7\n", true, map[string]int{"auto": 7, "gpu": 7}},
-		{"torch that cannot be imported", broken, true, map[string]int{"auto": cpus, "gpu": 0}},
-		{"no driver", torch, false, map[string]int{"auto": cpus, "gpu": 0, "xpu": 0}},
+			map[string]int{"auto": cpus, "gpu": 0, "xpu": 0}, "is not available: torch of python3 sees no"},
+		{"older torch", "class cuda:\n    is_available = lambda: True\n    device_count = lambda: 7\n", true, map[string]int{"auto": 7, "gpu": 7}, ""},
+		{"torch that cannot be imported", broken, true, map[string]int{"auto": cpus, "gpu": 0}, "torch of python3 cannot be asked for devices: ImportError: no driver; give a number"},
+		{"torch that writes to stdout", "print('hello')\n" + torch, true, map[string]int{"auto": cpus, "gpu": 0}, `torch of python3 cannot be asked for devices: it answers "hello\n`},
+		{"a driver that hangs", "import time\ntime.sleep(1000)\n", true, map[string]int{"auto": 0, "gpu": 0}, "torch of python3 cannot be asked for devices: it did not answer within 1s, as where a driver hangs; give a number"},
+		{"no driver", torch, false, map[string]int{"auto": cpus, "gpu": 0, "xpu": 0}, "is not available: torch of python3 sees no"},
 	} {
 		if err := os.WriteFile(dir+"/torch.py", []byte(c.torch), 0o600); err != nil {
 			t.Fatal(err)
@@ -51,10 +56,20 @@ cuda, xpu, accelerator = Devices(3), Devices(2), Devices(5)
 				deviceFiles[module] = []string{"/nowhere/*", dir + "/torch.p[y]"}
 			}
 		}
+		if strings.Contains(c.torch, "sleep") {
+			devicePatience = time.Second
+		}
 		for text, want := range c.want {
-			got, err := localWorkers(text, true, "python3")
+			got, says, err := localWorkers(text, true, "python3")
 			if got != want || (err == nil) != (want > 0) {
 				t.Errorf("%s: %s is %d (%v), expected %d", c.name, text, got, err, want)
+			}
+			if err != nil {
+				says = err.Error()
+			}
+			warned := text == "auto" && strings.Contains(c.says, "asked")
+			if silent := err == nil && !warned; silent && says != "" || !silent && !strings.Contains(says, c.says) {
+				t.Errorf("%s: %s says %q, expected %q", c.name, text, says, c.says)
 			}
 		}
 	}
