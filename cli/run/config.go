@@ -50,7 +50,7 @@ func (e environ) get(name string) string {
 // configure checks everything that can be checked without a side effect.
 // Errors are *usageError.
 func configure(o *options, env environ) (*config, error) {
-	c := &config{signalExit: o.signalExit}
+	c := &config{signalExit: o.signalExit, warnings: misspelled(env)}
 	if o.slurmDrain {
 		if c.slurmNode = env.get("SLURMD_NODENAME"); !o.slurm || c.slurmNode == "" {
 			return nil, usagef("argument --slurm-drain: it takes --slurm, and SLURMD_NODENAME, which srun sets")
@@ -146,6 +146,11 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 	for _, name := range o.preload {
 		if !process.IsModuleName(name) {
 			return usagef("argument --preload: %q is not the name of a module", name)
+		}
+	}
+	for _, name := range []string{envWarm, envAutoProgress} {
+		if text := env.get(name); text != "" && text != "0" && text != "1" {
+			return usagef("environment variable %s: %q is neither 1 nor 0", name, text)
 		}
 	}
 	warm, counts, program := o.warm || env.get(envWarm) == "1", env.get(envAutoProgress), o.noPython && !o.runPath

@@ -196,6 +196,33 @@ func TestConfigureRefuses(t *testing.T) {
 	}
 }
 
+// TestMisspelledVariables: a variable that nearly names an option is told, and one of ours that says neither yes nor
+// no is refused.
+func TestMisspelledVariables(t *testing.T) {
+	c, err := configured(t, "x", "PET_NNODE=2", "PET_NNODES=1", "PET_NPROC_PERNODE=8", "PET_SHOP=1", "PET_HELP=1", "NNODE=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for _, w := range c.warnings {
+		if strings.Contains(w, "PET_") {
+			said = append(said, w)
+		}
+	}
+	want := []string{
+		"the environment variable PET_NNODE is no option's; did you mean PET_NNODES?",
+		"the environment variable PET_NPROC_PERNODE is no option's; did you mean PET_NPROC_PER_NODE?",
+	}
+	if !slices.Equal(said, want) {
+		t.Errorf("%q", said)
+	}
+	for _, name := range []string{"RALLYPOINT_WARM", "RALLYPOINT_AUTO_PROGRESS"} {
+		if _, err := configured(t, "x", name+"=true"); err == nil || err.Error() != `environment variable `+name+`: "true" is neither 1 nor 0` {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestParseConf(t *testing.T) {
 	for text, want := range map[string]map[string]string{
 		"":                           {},

@@ -205,7 +205,7 @@ func parseOptions(args []string, getenv func(string) (string, bool), legacy bool
 	o.legacy = legacy
 	for i := range optionTable {
 		f := &optionTable[i]
-		name := "PET_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
+		name := f.variable()
 		value, set := getenv(name)
 		if f.noPET || !set {
 			continue
@@ -218,6 +218,13 @@ func parseOptions(args []string, getenv func(string) (string, bool), legacy bool
 	var err error
 	o.argv, err = o.parseArgs(args)
 	return o, err
+}
+
+const petPrefix = "PET_"
+
+// variable is the name of the variable that has an option's default.
+func (op *option) variable() string {
+	return petPrefix + strings.ToUpper(strings.ReplaceAll(op.name, "-", "_"))
 }
 
 // parseArgs applies the options before the first positional argument and returns the rest.

@@ -1,8 +1,10 @@
 package run
 
 import (
+	"slices"
 	"strings"
 
+	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
 
@@ -26,4 +28,22 @@ func Nearest(word string, names []string) (best string) {
 		}
 	}
 	return best
+}
+
+// misspelled warns of variables that name no option, but nearly do.
+func misspelled(env environ) (warnings []string) {
+	var names []string
+	for i := range optionTable {
+		names = append(names, optionTable[i].variable())
+	}
+	for _, entry := range env {
+		name, _, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, petPrefix) || slices.Contains(names, name) {
+			continue
+		}
+		if near := Nearest(name, names); near != "" {
+			warnings = append(warnings, "the environment variable "+printable.Text(name)+" is no option's; did you mean "+near+"?")
+		}
+	}
+	return warnings
 }
