@@ -137,7 +137,7 @@ func (s statusQuery) followLogs(cmd *cobra.Command, rank int) error {
 	defer cancel(nil)
 	round := uint64(0)
 	for {
-		run, err := s.nextRound(ctx, round)
+		run, err := s.nextRound(ctx, round, notes)
 		if run == nil || err != nil {
 			return err
 		}
@@ -161,16 +161,20 @@ func (s statusQuery) followLogs(cmd *cobra.Command, rank int) error {
 	}
 }
 
-// followPause is how often a run is looked at that forms its next round.
-const followPause = time.Second
+// followPause is how often a run is looked at that forms its next round. Only tests change it.
+var followPause = time.Second
 
-// followTries is how often the control plane may name a round whose store has ended.
-const followTries = 10
+const (
+	// followTries is how often the control plane may name a round whose store has ended.
+	followTries = 10
+	// followSilent is how often it may not answer at all: another node may take over, or the job has ended.
+	followSilent = 5
+)
 
 // nextRound waits for a round of the run after the given one, after 0 for any. It returns nil if
-// the run has ended.
-func (s statusQuery) nextRound(ctx context.Context, after uint64) (*control.RunStatus, error) {
-	for same := 0; ; same++ {
+// the run has ended. notes are for the user.
+func (s statusQuery) nextRound(ctx context.Context, after uint64, notes io.Writer) (*control.RunStatus, error) {
+	for same, silent := 0, 0; ; same++ {
 		limited, cancel := context.WithTimeout(ctx, s.Timeout)
 		run, err := s.fetchRun(limited)
 		cancel()
@@ -178,7 +182,13 @@ func (s statusQuery) nextRound(ctx context.Context, after uint64) (*control.RunS
 		case ctx.Err() != nil:
 			return nil, nil
 		case err != nil && after > 0: // its control plane ends with the job
-			return nil, nil
+			switch silent++; silent {
+			case 1:
+				fmt.Fprintf(notes, "the control plane does not answer, as at the end of the job: %s\n", printable.Text(err.Error()))
+			case followSilent:
+				fmt.Fprintln(notes, "the control plane stays silent: the job has ended, or another node hosts it, which has to be named then")
+				return nil, nil
+			}
 		case err != nil:
 			return nil, err
 		case run.Closed != nil:

@@ -8,7 +8,9 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
@@ -186,6 +188,30 @@ func TestLogsRefused(t *testing.T) {
 	} {
 		if code, _, stderr := execute(t, append([]string{"logs"}, args...)...); code == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: code %d, %s", args, code, stderr)
+		}
+	}
+}
+
+// TestFollowedThroughAnOutage: who follows a job waits for its next round also while its control plane does not
+// answer, as when another node takes over; one that stays silent ends it, and that is said.
+func TestFollowedThroughAnOutage(t *testing.T) {
+	defer func(before time.Duration) { followPause = before }(followPause)
+	followPause = time.Millisecond
+	for name, c := range map[string]struct {
+		answers int32 // from this one on it answers
+		round   uint64
+		says    string
+	}{"short": {2, 2, "does not answer"}, "for good": {1000, 0, "stays silent"}} {
+		var asked atomic.Int32
+		addr := talker(t, func(conn net.Conn) {
+			if asked.Add(1) >= c.answers {
+				answering(200, "application/json", `{"schema": 1, "runs": [{"run_id": "job", "phase": "running", "round": 2}]}`)(conn)
+			}
+		})
+		var notes strings.Builder
+		run, err := queryOf(t, addr).nextRound(t.Context(), 1, &notes)
+		if err != nil || (run == nil) != (c.round == 0) || run != nil && run.Round != c.round || !strings.Contains(notes.String(), c.says) {
+			t.Errorf("%s: %+v, %v, says %q", name, run, err, notes.String())
 		}
 	}
 }
