@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -86,10 +87,7 @@ printed. A file that a control plane would refuse is an error that says why.`,
 			if err != nil {
 				return failure{err}
 			}
-			for _, fingerprint := range token.Fingerprints() {
-				fmt.Fprintln(cmd.OutOrStdout(), fingerprint)
-			}
-			return nil
+			return printTo(cmd.OutOrStdout(), "the fingerprints", strings.Join(token.Fingerprints(), "\n")+"\n")
 		},
 	})
 	token.AddCommand(newTokenDerive(log))
@@ -122,8 +120,7 @@ of a run use the same token. The control plane needs no change.`,
 				return failed("%w", err)
 			}
 			if output == "" {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s\n", line)
-				return nil
+				return printTo(cmd.OutOrStdout(), "the token", fmt.Sprintf("%s\n", line))
 			}
 			if err := secret.WriteToken(output, line); err != nil {
 				return failed("cannot make a token file: %w", err)

@@ -221,3 +221,19 @@ func TestTokenShow(t *testing.T) {
 		}
 	}
 }
+
+// TestTokenOnAFullDisk: what could not be printed was not done.
+func TestTokenOnAFullDisk(t *testing.T) {
+	full := testkit.Must(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
+	defer full.Close()
+	file := filepath.Join(t.TempDir(), "token")
+	if code, _, stderr := execute(t, "token", "new", file); code != 0 {
+		t.Fatal(stderr)
+	}
+	for _, args := range [][]string{{"token", "show", file}, {"token", "derive", file, "--rdzv-id", "job"}} {
+		var stderr strings.Builder
+		if code := Main(t.Context(), append([]string{"rallypoint"}, args...), full, &stderr); code != 1 || !strings.Contains(stderr.String(), "no space left on device") {
+			t.Errorf("%v: %d, %q", args, code, stderr.String())
+		}
+	}
+}
