@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/cli/run"
 	"rallypoint/internal/linequeue"
+	"rallypoint/internal/printable"
 )
 
 type logging struct {
@@ -99,7 +100,7 @@ func (l *logging) complain(command, text string) {
 		run.NewLog(l.out, slog.LevelError, true).Error(text, "command", command)
 		return
 	}
-	fmt.Fprintf(l.out, "%s: %s\n", command, text)
+	fmt.Fprintf(l.out, "%s: %s\n", command, printable.Text(text)) // a server's words may be in it
 }
 
 func (l *logging) logger() *slog.Logger { return run.NewLog(l.out, l.level, l.json()) }

@@ -79,7 +79,7 @@ func printAnswer(cmd *cobra.Command, what string, answer any, text string, asJSO
 		if err != nil {
 			return failure{err}
 		}
-		text = string(b) + "\n"
+		text = string(printable.JSON(b)) + "\n"
 	}
 	return printTo(cmd.OutOrStdout(), what, text)
 }

@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
 
@@ -123,7 +124,7 @@ func (s *statusPrinter) text(raw []byte, st control.Status) []byte {
 		b.Write(raw)
 	}
 	b.WriteByte('\n')
-	return b.Bytes()
+	return printable.JSON(b.Bytes())
 }
 
 // checkControl says what to do about a control plane that does not answer.
@@ -232,7 +233,7 @@ func watch(ctx context.Context, q statusQuery, show *statusPrinter, ticks <-chan
 		case show.json:
 			text = fmt.Sprintf("{\"error\": %s}\n", jsonText(err.Error()))
 		default:
-			text = time.Now().In(show.terminal.Zone).Format(time.TimeOnly) + "  " + wording.Wrap(err.Error(), show.terminal.Width, 10) + "\n"
+			text = time.Now().In(show.terminal.Zone).Format(time.TimeOnly) + "  " + wording.Wrap(printable.Text(err.Error()), show.terminal.Width, 10) + "\n"
 		}
 		if err := printTo(show.out, "the status", frameOf(text, first, show)); err != nil {
 			return err

@@ -182,6 +182,31 @@ func TestStatusSaysWhatIsThereInstead(t *testing.T) {
 	}
 }
 
+// TestHostileAnswer: an error that a server tells reaches no terminal that would obey it.
+func TestHostileAnswer(t *testing.T) {
+	addr := talker(t, answering(404, "application/json", `{"error": "x\u001b]0;title\u0007\u009b2J\ny"}`))
+	code, _, stderr := execute(t, "status", addr)
+	if code != 1 || strings.ContainsAny(stderr, "\x1b\x07\u009b") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("%d, %q", code, stderr)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	out, ended := make(frames), make(chan error)
+	q := queryOf(t, addr)
+	go func() {
+		ended <- watch(ctx, q, &statusPrinter{out: out, terminal: statustext.Terminal{Width: 100, Zone: time.UTC}}, nil)
+	}()
+	if text := <-out; strings.ContainsAny(text, "\x1b\x07\u009b") {
+		t.Errorf("%q", text)
+	}
+	cancel()
+	testkit.Check(t, <-ended)
+	addr = talker(t, answering(200, "application/json", `{"schema": 1, "runs": [{"run_id": "x`+"\u009b2J\x7f"+`"}]}`))
+	code, stdout, stderr := execute(t, "status", addr, "--json")
+	if code != 0 || strings.ContainsAny(stdout, "\x7f\u009b") || !strings.Contains(stdout, `"x\u009b2J\u007f"`) {
+		t.Errorf("%d, %q, %q", code, stdout, stderr)
+	}
+}
+
 // frames collects what watch writes.
 type frames chan string
 

@@ -3,9 +3,11 @@ package printable
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -36,6 +38,25 @@ func Lines(text string) string {
 		lines[i] = Text(lines[i])
 	}
 	return strings.Join(lines, "\n")
+}
+
+// JSON escapes what a terminal would obey in a document, which stays the same to its readers.
+func JSON(document []byte) []byte {
+	hidden := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) || r == utf8.RuneError }
+	if bytes.IndexFunc(document, hidden) < 0 {
+		return document
+	}
+	var b []byte
+	for _, r := range string(document) {
+		if !hidden(r) {
+			b = utf8.AppendRune(b, r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			b = fmt.Appendf(b, `\u%04x`, unit)
+		}
+	}
+	return b
 }
 
 // Log makes a writer for records of log/slog, which leaves a DEL as it is in text and in JSON:

@@ -1,7 +1,9 @@
 package printable
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -34,5 +36,23 @@ func TestLog(t *testing.T) {
 	var got map[string]string
 	if err := json.Unmarshal([]byte(asJSON.String()), &got); err != nil || got["id"] != id || got["run"] != "c\x7f" {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestJSON: a document without what terminals obey is the same document.
+func TestJSON(t *testing.T) {
+	for _, text := range []string{"plain", "Zürich €", "\x7f\u009b2J\u202e", "\U000E0001 tag", "\uFFFD"} {
+		raw := `{"text": "` + text + `"}`
+		safe := JSON([]byte(raw))
+		var was, is map[string]string
+		if err := errors.Join(json.Unmarshal([]byte(raw), &was), json.Unmarshal(safe, &is)); err != nil || was["text"] != text || is["text"] != text {
+			t.Errorf("%q: %s, %v", text, safe, err)
+		}
+		if Text(string(safe)) != string(safe) {
+			t.Errorf("%q stays", safe)
+		}
+	}
+	if safe := JSON([]byte("{\"a\": \"\x9b\"}")); !json.Valid(safe) || bytes.IndexByte(safe, 0x9b) >= 0 {
+		t.Errorf("%q", safe)
 	}
 }

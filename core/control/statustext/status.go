@@ -417,6 +417,7 @@ type nodeLine struct {
 func NodeText(node string, widest int) string { return cut(printable.Text(node), widest) }
 
 func stateText(state string, reconnecting bool) string {
+	state = printable.Text(state)
 	if reconnecting {
 		return state + "?"
 	}

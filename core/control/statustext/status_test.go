@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -482,5 +483,61 @@ func TestRunWithoutAnID(t *testing.T) {
 	r.RunID = "none"
 	if text := Plainly(sampleServer(r)); !strings.Contains(text, "\nRun \"none\": forming, ") {
 		t.Error(text)
+	}
+}
+
+// TestHostileServer: whatever a server puts into a status, nothing of it reaches a terminal that would obey it.
+func TestHostileServer(t *testing.T) {
+	const evil = "a\x1b[31m\u009b2Jb"
+	var fill func(v reflect.Value)
+	fill = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.String:
+			v.SetString(evil)
+		case reflect.Pointer:
+			if v.Set(reflect.New(v.Type().Elem())); v.Type().Elem() != reflect.TypeFor[time.Time]() {
+				fill(v.Elem())
+			}
+		case reflect.Struct:
+			for i := range v.NumField() {
+				if v.Type() != reflect.TypeFor[time.Time]() {
+					fill(v.Field(i))
+				}
+			}
+		case reflect.Slice:
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			fill(v.Index(0))
+		case reflect.Map:
+			key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			fill(key)
+			v.Set(reflect.MakeMap(v.Type()))
+			v.SetMapIndex(key, value)
+		case reflect.Bool:
+			v.SetBool(true)
+		case reflect.Int, reflect.Int64:
+			v.SetInt(1)
+		case reflect.Uint64:
+			v.SetUint(1)
+		}
+	}
+	for name, change := range map[string]func(st *control.Status){
+		"everything": func(*control.Status) {},
+		"no end":     func(st *control.Status) { st.Runs[0].Closed, st.Runs[0].Stopping = nil, "" },
+		"a member":   func(st *control.Status) { st.Runs[0].Waiting = nil },
+		"a host": func(st *control.Status) {
+			st.Server.Succession.Peers, st.Server.Succession.Role = nil, control.RoleHosting
+		},
+		"a leader":           func(st *control.Status) { st.Server.Succession.Role = control.RoleHosting },
+		"a server, no place": func(st *control.Status) { st.Place, st.Server.Succession.Missing = "", "" },
+		"several runs":       func(st *control.Status) { st.RunsTotal = 2 },
+	} {
+		var st control.Status
+		fill(reflect.ValueOf(&st).Elem())
+		change(&st)
+		for _, width := range []int{Unlimited, 100} {
+			if text := Render(st, Terminal{Width: width, Zone: time.UTC}); strings.ContainsAny(text, "\x1b\u009b") {
+				t.Errorf("%s: %q", name, text)
+			}
+		}
 	}
 }
