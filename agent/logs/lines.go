@@ -1,6 +1,9 @@
 package logs
 
-import "bytes"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 // maxPartial is how much of an unfinished line is held back at most.
 const maxPartial = 64 << 10
@@ -27,10 +30,21 @@ func (l *lines) add(text []byte) []byte {
 	whole := bytes.LastIndexByte(text, '\n') + 1
 	if whole == 0 {
 		l.partial = append(l.partial, text...)
-		if len(l.partial) >= maxPartial {
-			return l.rest()
+		if len(l.partial) < maxPartial {
+			return nil
 		}
-		return nil
+		whole = len(l.partial)
+		for begin := whole - 1; begin > whole-utf8.UTFMax; begin-- { // of the last character, which may be cut
+			if utf8.RuneStart(l.partial[begin]) {
+				if !utf8.FullRune(l.partial[begin:]) {
+					whole = begin
+				}
+				break
+			}
+		}
+		out := l.partial[:whole]
+		l.partial = bytes.Clone(l.partial[whole:])
+		return out
 	}
 	out := text[:whole]
 	if len(l.partial) > 0 {

@@ -17,6 +17,7 @@ import (
 )
 
 func TestLines(t *testing.T) {
+	long := strings.Repeat("x", maxPartial)
 	for _, c := range []struct{ parts, out []string }{
 		{[]string{"a\nb\n"}, []string{"a\nb\n", ""}},
 		{[]string{"a", "b\nc"}, []string{"", "ab\n", "c"}},
@@ -24,6 +25,8 @@ func TestLines(t *testing.T) {
 		{[]string{"a\r\nb\rc\n"}, []string{"a\nb\nc\n", ""}},
 		{[]string{"10%\r20%\r"}, []string{"10%\n20%\n", ""}},
 		{[]string{"\r", "\r", "\n", "\n"}, []string{"\n", "\n", "", "\n", ""}},
+		{[]string{long + "€"[:2], "€"[2:] + "z\n"}, []string{long, "€z\n", ""}}, // no character is cut
+		{[]string{long + "€", "\xffz\n"}, []string{long + "€", "\xffz\n", ""}},
 	} {
 		var l lines
 		var out []string
