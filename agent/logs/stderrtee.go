@@ -30,14 +30,16 @@ type stderrTee struct {
 }
 
 // newStderrTee makes a tee and returns the end that the worker writes to: a terminal if to is
-// one, so that programs see no difference, else a pipe. It calls pass with each piece of output,
+// one, so that programs see no difference, else, or where none can be made, a pipe. It calls pass with each piece of output,
 // one call at a time, until stop, and awaits room in the queue before each but the last ones.
 func newStderrTee(to *os.File, queue *linequeue.Queue, pass func([]byte)) (t *stderrTee, write *os.File, err error) {
 	var read *os.File
 	tty := pty.IsTerminal(to)
 	if tty {
 		read, write, err = pty.Open(to)
-	} else {
+		tty = err == nil
+	}
+	if !tty {
 		read, write, err = os.Pipe()
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"rallypoint/agent/pty"
 	"rallypoint/internal/linequeue"
+	"rallypoint/internal/testkit"
 )
 
 // TestStderrTee passes everything on unchanged and keeps its end, whatever is written
@@ -160,4 +162,34 @@ func TestSharedFile(t *testing.T) {
 	if got := string(shared.last()); len(got) != Kept || !strings.HasSuffix(got, "xend") {
 		t.Errorf("%d bytes", len(got))
 	}
+}
+
+// TestNoPseudoTerminal: where this process can make no terminal, as in a container without /dev/ptmx or on a machine
+// that has given all away, workers start with a pipe.
+func TestNoPseudoTerminal(t *testing.T) {
+	const marker = "RALLYPOINT_TEST_NO_PTMX"
+	if os.Getenv(marker) == "" {
+		_, terminal, err := pty.Open(os.Stderr)
+		testkit.Check(t, err)
+		args := []string{"-m", "sh", "-c", `mount --bind /dev/null /dev/ptmx || { echo CANNOT; exit 0; }; exec "$0" -test.run='^TestNoPseudoTerminal$'`, testkit.Must(os.Executable())(t)}
+		if os.Getuid() != 0 {
+			args = append([]string{"-r"}, args...)
+		}
+		cmd := exec.Command("unshare", args...)
+		cmd.Env, cmd.ExtraFiles = append(os.Environ(), marker+"=1"), []*os.File{terminal}
+		out, err := cmd.CombinedOutput()
+		switch {
+		case strings.Contains(string(out), "CANNOT") || err != nil && strings.Contains(string(out), "unshare"):
+			t.Skipf("/dev/ptmx cannot be hidden here: %s", out)
+		case err != nil:
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	tee, write, err := newStderrTee(os.NewFile(3, "terminal"), linequeue.New(io.Discard, "stderr"), func([]byte) {})
+	testkit.Check(t, err)
+	_ = testkit.Must(write.WriteString("x"))(t)
+	testkit.Check(t, write.Close())
+	tee.stop()
+	testkit.Equal(t, string(tee.last()), "x")
 }
