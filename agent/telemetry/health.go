@@ -99,7 +99,7 @@ type HealthConfig struct {
 func NewHealth(c HealthConfig) *Health {
 	address, err := healthAddress(c.Address)
 	if err != nil {
-		c.Log.Info(fmt.Sprintf("%s is %q, which is not a port: the health server is off", EnvHealthPort, c.Address))
+		c.Log.Warn(fmt.Sprintf("%s is %q, which is not a port: the health server is off", EnvHealthPort, c.Address))
 		return nil
 	}
 	if address == "" {

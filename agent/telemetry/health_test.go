@@ -49,6 +49,17 @@ func TestHealthAddress(t *testing.T) {
 	}
 }
 
+// TestNoHealthPort: a value that is no port is told as loud as a port that cannot be had.
+func TestNoHealthPort(t *testing.T) {
+	logger, log := testkit.NewLog(t)
+	if h := NewHealth(HealthConfig{Address: "http", Log: logger}); h != nil {
+		t.Error("it serves")
+	}
+	if len(log.With("level=WARN", EnvHealthPort, "the health server is off")) != 1 {
+		t.Error(log)
+	}
+}
+
 // TestHealthForAStrangersPage asks as a browser does whose page has made its own name
 // stand for this machine, and as a scraper that uses any name.
 func TestHealthForAStrangersPage(t *testing.T) {
