@@ -1,12 +1,15 @@
 package wire
 
 import (
+	"math"
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
 )
 
@@ -27,6 +30,25 @@ func TestSendAgainSteadily(t *testing.T) {
 			control, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 			if err != nil || strings.TrimRight(control, "\x00") != "reno" {
 				t.Errorf("%s: TCP_CONGESTION is %q, %v", name, control, err)
+			}
+		})
+	}
+}
+
+// TestLongestUserTimeout: the kernel counts milliseconds in 32 bits. A lease that is longer, which an option allows, does
+// not become a short one.
+func TestLongestUserTimeout(t *testing.T) {
+	l := testkit.Must(Listen(t.Context(), "127.0.0.1:0"))(t)
+	defer l.Close()
+	conn := testkit.Must(Dial(t.Context(), l.Addr().String()))(t)
+	defer conn.Close()
+	for is, want := range map[time.Duration]int{
+		time.Microsecond: 1, 10 * time.Second: 10_000, rendezvous.MaxTimeout: math.MaxInt32, 1<<32*time.Millisecond + time.Second: math.MaxInt32,
+	} {
+		SetUserTimeout(conn, is)
+		withDescriptor(conn, func(fd int) {
+			if ms, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT); err != nil || ms != want {
+				t.Errorf("of %s: %d ms, not %d, %v", is, ms, want, err)
 			}
 		})
 	}
