@@ -375,7 +375,7 @@ func TestRecord(t *testing.T) {
 	}
 	for what, change := range map[string]func(*Record){
 		"no port": func(r *Record) { r.Addr = "10.0.0.1" }, "a port that is none": func(r *Record) { r.Addr = "10.0.0.1:0" },
-		"a control character": func(r *Record) { r.Addr = "a\x1bb:1" }, "no term": func(r *Record) { r.Term = 0 }, "an endless term": func(r *Record) { r.Term = 1 << 60 },
+		"a control character": func(r *Record) { r.Addr = "a\x1bb:1" }, "one in the node": func(r *Record) { r.Node = "a\x1b[2J" }, "no term": func(r *Record) { r.Term = 0 }, "an endless term": func(r *Record) { r.Term = 1 << 60 },
 		"no lease": func(r *Record) { r.Lease = 0 }, "no such phase": func(r *Record) { r.Phase = 9 }, "no leader": func(r *Record) { r.Leader = "" },
 	} {
 		r := full

@@ -132,7 +132,7 @@ func (r *Record) possible() bool {
 	_, port, err := net.SplitHostPort(r.Addr)
 	number, wrong := strconv.ParseUint(port, 10, 16)
 	switch {
-	case err != nil, wrong != nil, number == 0, printable.Text(r.Addr) != r.Addr:
+	case err != nil, wrong != nil, number == 0, printable.Text(r.Addr) != r.Addr, printable.Text(r.Node) != r.Node:
 		return false
 	case r.Group == "", r.Leader == "", r.Term == 0, r.Term > maxTerm, r.Lease <= 0, r.Lease > rendezvous.MaxTimeout:
 		return false
