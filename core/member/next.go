@@ -80,7 +80,7 @@ func (m *Member) joinUntil(ctx context.Context, w *joinWait, announce string, rs
 	for {
 		o, err := m.join(ctx, w, announce, rs, known)
 		if errors.Is(err, errSpare) {
-			known = m.lastProgress()
+			known, w.endless = m.lastProgress(), true // its time is over, and begins again when it is none any more
 			continue
 		}
 		if rendezvous.CodeOf(err) != rendezvous.CodeEvicted {

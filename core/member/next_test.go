@@ -377,6 +377,36 @@ func TestSpareThatWasNotToldYet(t *testing.T) {
 	})
 }
 
+// The control plane is lost just after the node has learnt from it that it is a spare.
+func TestSpareThatIsToldLastHasALimit(t *testing.T) {
+	runCluster(t, func(t *testing.T, w *cluster) {
+		form(t, w.nodes(2, 2, 2))
+		w.mu.Lock()
+		w.mute = true
+		w.mu.Unlock()
+		p := nodeParams("c", 2, 2)
+		p.JoinTimeout = 10 * time.Millisecond
+		n, joins := w.node(p), 0
+		n.plane.starts = func(ev rendezvous.Event) {
+			if _, is := ev.(rendezvous.Join); !is {
+				return
+			}
+			if joins++; joins == 2 {
+				w.mu.Lock()
+				n.plane.broken = true
+				w.mu.Unlock()
+				n.plane.observer.ConnectionChanged(errors.New("no route to host"))
+			}
+		}
+		spare := n.join()
+		wait(time.Hour)
+		if !spare.ended() {
+			t.Fatal("it waits without a limit")
+		}
+		refuses(t, spare.err, rendezvous.ErrTimeout, "no route to host")
+	})
+}
+
 func TestSpareTakesAFreePlace(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 2, 2)

@@ -164,7 +164,8 @@ type plane struct {
 	host     bool
 	seen     string
 
-	failCalls bool // a drop ends the calls there are; else they are sent again
+	failCalls bool                   // a drop ends the calls there are; else they are sent again
+	starts    func(rendezvous.Event) // is told of each request before it is sent; nil: nothing is
 
 	// guarded by w.mu
 	session   rendezvous.SessionID
@@ -354,6 +355,9 @@ func (p *plane) answer(r rendezvous.Reply) {
 }
 
 func (p *plane) Start(ev rendezvous.Event) *member.Call {
+	if p.starts != nil {
+		p.starts(ev)
+	}
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	p.number++
