@@ -189,15 +189,8 @@ func (f *RegisterFinder) Again(ctx context.Context, l *Conn, cause error, told b
 
 func (f *RegisterFinder) Close() {
 	f.cancel()
-	f.helpers.Wait()
-	f.mu.Lock()
-	host := f.hosting
-	f.hosting = nil
-	f.mu.Unlock()
-	if host != nil {
-		_ = host.Close()
-	}
-	f.closeListener()
+	f.helpers.Wait() // nothing else writes to the register from here on
+	f.resign(context.Background())
 	if f.end != nil {
 		f.end()
 	}

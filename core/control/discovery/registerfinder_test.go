@@ -2,8 +2,10 @@ package discovery
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"strconv"
@@ -86,10 +88,10 @@ func TestAnotherJobAtTheLeadersAddress(t *testing.T) {
 // registerFinder finds the control plane of a run by a register, or hosts it.
 func registerFinder(p params.Params, place register.Register, observer member.Observer) *RegisterFinder {
 	return NewRegister(RegisterConfig{
-		Config: Config{Params: p, Node: "n", Observer: observer, Log: slog.New(slog.DiscardHandler), Start: func(cfg HostConfig, listeners ...net.Listener) Host {
+		Config: Config{Params: p, Node: cmp.Or(p.NodeID, "n"), Observer: observer, Log: slog.New(slog.DiscardHandler), Start: func(cfg HostConfig, listeners ...net.Listener) Host {
 			return control.Start(control.Config{RunID: cfg.Params.RunID, Log: cfg.Log, Elector: cfg.Elector, Ended: cfg.Ended}, listeners...)
 		}, Hello: func() wire.Hello {
-			return wire.Hello{Version: wire.ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID("n"), Node: "n", Policy: p.Policy}
+			return wire.Hello{Version: wire.ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID(cmp.Or(p.NodeID, "n")), Node: cmp.Or(p.NodeID, "n"), Policy: p.Policy}
 		}},
 		Register: place, OwnHost: func() string { return "127.0.0.1" },
 	})
@@ -195,5 +197,112 @@ func TestLateWriteOfALeader(t *testing.T) {
 	defer found.Close()
 	if !f.Hosting() {
 		t.Error("it does not lead")
+	}
+}
+
+// hooked is a register whose writes a test takes part in.
+type hooked struct {
+	memoryRegister
+	write func(ctx context.Context, set func() (now, token []byte, ok bool)) (now, token []byte, ok bool, err error)
+}
+
+func (h *hooked) SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error) {
+	set := func() (now, nowToken []byte, ok bool) {
+		now, nowToken, ok, _ = h.memoryRegister.SetState(ctx, state, token)
+		return now, nowToken, ok
+	}
+	if h.write == nil {
+		now, nowToken, ok = set()
+		return now, nowToken, ok, nil
+	}
+	return h.write(ctx, set)
+}
+
+func (m *memoryRegister) record(t *testing.T) *register.Record {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return testkit.Must(register.Decode(m.state))(t)
+}
+
+// TestWhoGivesUpLeavesNoLeader: the caller of a search gives up while the register takes what makes its process lead.
+// Nobody has to wait for that leader, whether the answer comes or not.
+func TestWhoGivesUpLeavesNoLeader(t *testing.T) {
+	for name, answers := range map[string]bool{"the answer comes": true, "the answer is lost": false} {
+		t.Run("Find, "+name, func(t *testing.T) {
+			ctx, giveUp := context.WithCancel(controltest.Context(t))
+			place := &hooked{}
+			place.write = func(_ context.Context, set func() ([]byte, []byte, bool)) (now, token []byte, ok bool, err error) {
+				place.write = nil
+				giveUp()
+				if now, token, ok = set(); !answers {
+					return nil, nil, false, errors.New("no answer")
+				}
+				return now, token, ok, nil
+			}
+			f := registerFinder(registerParams(), place, controltest.NewObserver())
+			defer f.Close()
+			if _, err := f.Find(ctx); err == nil {
+				t.Error("it has found a control plane")
+			}
+			if r := place.record(t); r.Phase != register.Over {
+				t.Errorf("node %s is in phase %d in term %d", r.Node, r.Phase, r.Term)
+			}
+		})
+		t.Run("Again, "+name, func(t *testing.T) {
+			place := &hooked{}
+			first, second := registerParams(), registerParams()
+			second.NodeID = "m"
+			leader := registerFinder(first, place, controltest.NewObserver())
+			defer testkit.Must(leader.Find(controltest.Context(t)))(t).Close()
+			f := registerFinder(second, place, controltest.NewObserver())
+			l := testkit.Must(f.Find(controltest.Context(t)))(t)
+			leader.Leave(controltest.Context(t))
+			leader.Close()
+			_ = l.Close()
+			ctx, giveUp := context.WithCancel(controltest.Context(t))
+			place.write = func(_ context.Context, set func() ([]byte, []byte, bool)) (now, token []byte, ok bool, err error) {
+				place.write = nil
+				f.Leave(ctx)
+				giveUp()
+				if now, token, ok = set(); !answers {
+					return nil, nil, false, errors.New("no answer")
+				}
+				return now, token, ok, nil
+			}
+			if _, err := f.Again(ctx, l, io.EOF, false); err == nil {
+				t.Error("it has found a control plane")
+			}
+			f.Close()
+			if r := place.record(t); r.Node != "m" || r.Term != 2 || r.Phase == register.Leads {
+				t.Errorf("node %s is in phase %d in term %d", r.Node, r.Phase, r.Term)
+			}
+		})
+	}
+}
+
+// TestGivingUpAtARegisterThatHangs: the end of a search does not wait for a register that does not answer.
+func TestGivingUpAtARegisterThatHangs(t *testing.T) {
+	ctx, giveUp := context.WithCancel(controltest.Context(t))
+	p := registerParams()
+	p.LeaseTimeout = time.Hour
+	place := &hooked{write: func(ctx context.Context, _ func() ([]byte, []byte, bool)) (now, token []byte, ok bool, err error) {
+		giveUp()
+		<-ctx.Done()
+		return nil, nil, false, ctx.Err()
+	}}
+	f := registerFinder(p, place, controltest.NewObserver())
+	defer f.Close()
+	found := testkit.Go(func() error {
+		_, err := f.Find(ctx)
+		return err
+	})
+	select {
+	case err := <-found:
+		if !errors.Is(err, rendezvous.ErrCanceled) {
+			t.Error(err)
+		}
+	case <-time.After(testkit.Patience):
+		t.Fatal("it waits")
 	}
 }

@@ -52,8 +52,7 @@ func (f *RegisterFinder) closeListener() {
 func (f *RegisterFinder) startHost(ctx context.Context) {
 	if err := f.listen(ctx); err != nil { // the listener of an attempt whose answer was late is closed
 		f.Log.Warn("this node is to host the control plane, and cannot", "error", err)
-		_, _ = f.elector.Leave(ctx, register.Left, nil)
-		f.elector.StepDown(wire.Redirect{})
+		f.resign(ctx)
 		return
 	}
 	f.listening = listenAddrs([]net.Listener{f.listener})
@@ -144,21 +143,29 @@ func (f *RegisterFinder) Leave(ctx context.Context) {
 	if err := host.WaitIdle(ctx, own); err != nil {
 		f.Log.Warn("the control plane in this process ends while other nodes are connected", "waited for them", err)
 	}
-	f.leaveRecord(ctx, host.Remains(own))
 }
 
 // farewell is how long a leader that leaves tries at most to say so in the register, whatever is left
 // of its caller's time.
 const farewell = time.Second
 
-// leaveRecord says in the register that this process leads no more.
-func (f *RegisterFinder) leaveRecord(ctx context.Context, rest election.Remains) {
+// leaveRecord says in the register that this process leads no more, if it does. host is its control plane; nil: there is
+// none, and no node has been told anything in this term.
+func (f *RegisterFinder) leaveRecord(ctx context.Context, host Host) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
+	if !f.elector.Settle(ctx) {
+		return
+	}
+	before := f.elector.Ended()
+	rest := election.Remains{Over: f.elector.Current().Term == 1, Ended: before, Rests: true}
+	if host != nil {
+		rest = host.Remains(f.Hello().Session)
+	}
 	phase := register.Left
 	if rest.Over {
 		phase = register.Over
-		if before := f.elector.Ended(); rest.Ended != nil && rest.Rests && before != nil {
+		if rest.Ended != nil && rest.Rests && before != nil {
 			rest.Ended = register.Later(before)
 		}
 	}
@@ -173,15 +180,15 @@ func (f *RegisterFinder) nowhere() wire.Redirect {
 	return wire.Redirect{Group: to.Group, Term: to.Term}
 }
 
-// resign gives up what a search has begun whose caller gives up.
+// resign has this process lead no more, if it does or may do so yet, and ends its control plane.
 func (f *RegisterFinder) resign(ctx context.Context) {
 	f.closeListener()
 	f.mu.Lock()
 	host := f.hosting
 	f.hosting = nil
 	f.mu.Unlock()
+	f.leaveRecord(ctx, host)
 	if host != nil {
-		f.leaveRecord(ctx, host.Remains(f.Hello().Session))
 		_ = host.Close()
 	}
 	f.elector.StepDown(wire.Redirect{})

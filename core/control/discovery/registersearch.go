@@ -162,8 +162,9 @@ func (s *registerSearch) campaign(ctx context.Context, v register.Leadership) er
 	if s.last.Group != "" {
 		took = f.network.since(s.begun)
 	}
-	campaigning, cancel := context.WithTimeout(f.life, max(f.Params.LeaseTimeout, time.Second)) // not ctx: its end would leave open who leads
+	campaigning, cancel := context.WithTimeout(f.life, max(f.Params.LeaseTimeout, time.Second))
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(farewell, cancel) })() // not at once: an answer says who leads
 	led, err := f.elector.Campaign(campaigning, f.addr, s.dead, took)
 	switch {
 	case err != nil:

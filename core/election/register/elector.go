@@ -225,6 +225,17 @@ func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Dur
 	return true, nil
 }
 
+// Settle learns whether an attempt to lead was taken whose answer was lost, and reports whether this process leads.
+func (e *Elector) Settle(ctx context.Context) (leads bool) {
+	e.mu.Lock()
+	unsure := e.candidacy != nil && bytes.Equal(e.candidacy.token, e.core.token) // else another one has come before it
+	e.mu.Unlock()
+	if unsure {
+		_ = e.Look(ctx)
+	}
+	return e.Leadership().Leads
+}
+
 // Ended returns how the run was closed when this process began to lead it, if it stays so; nil: it was not.
 func (e *Elector) Ended() *rendezvous.Ended {
 	e.mu.Lock()
@@ -450,11 +461,13 @@ func (e *Elector) Admit() (to wire.Redirect, serve, known bool) {
 	return to, e.hosting && e.core.leads, true
 }
 
+// StepDown implements election.Elector. The register may not know it yet, or take an earlier attempt of this process later:
+// nobody writes under that leader's name any more.
 func (e *Elector) StepDown(wire.Redirect) (led bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	led = e.hosting
-	e.hosting = false
+	e.hosting, e.core.leads, e.candidacy = false, false, nil
 	e.wakeLocked()
 	return led
 }
