@@ -250,7 +250,7 @@ func (r *run) connectionEnded(p *serverConn) {
 	}
 	delete(r.latest, p.session)
 	if !r.gone {
-		r.submitLocked(rendezvous.Disconnect{Session: p.session}, nil)
+		r.submitLocked(rendezvous.Disconnect{Session: p.session, Dead: p.proven > time.Duration(p.heard.Load())}, nil)
 	}
 }
 

@@ -85,7 +85,8 @@ type serverConn struct {
 	// Under run.mu.
 	uncommitted  int // its requests that may change something and are not applied yet
 	suspect      bool
-	expiring     bool // its lease has run out, or it was cut off, which is not applied yet
+	expiring     bool          // its lease has run out, or it was cut off, which is not applied yet
+	proven       time.Duration // when its process was proven dead, unless it was heard since; as heard
 	waitingSince time.Time
 	lastSent     uint64 // version of the last progress text
 

@@ -110,9 +110,11 @@ func (s *Server) Confirmed() {
 	r.standbys.Refresh()
 	for _, node := range s.cfg.Group.Died() {
 		for _, session := range r.standbys.Sessions(node) {
-			if r.latest[session] == nil { // a process may close its listener and live
-				r.submitLocked(rendezvous.Disconnect{Session: session, Dead: true}, nil)
+			if p := r.latest[session]; p != nil { // a process may close its listener and live
+				p.proven = s.running()
+				continue
 			}
+			r.submitLocked(rendezvous.Disconnect{Session: session, Dead: true}, nil)
 		}
 	}
 }

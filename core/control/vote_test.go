@@ -1,6 +1,7 @@
 package control
 
 import (
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
 
@@ -90,6 +92,33 @@ func TestDeadNodeIsLostAtOnce(t *testing.T) {
 	testkit.Eventually(t, "the host has opened connections to both others", func() bool { return len(nodes[0].server().cfg.Group.Voters()) == 2 })
 	nodes[2].kill()
 	regroup(t, nodes[:2])
+}
+
+// TestDeathThatIsProvenFirst: it is proven that a node's process is dead before the end of the node's connection is read.
+// The node is lost with that all the same, and nobody waits for it to come back.
+func TestDeathThatIsProvenFirst(t *testing.T) {
+	p := elastic(t, 2)
+	p.ReconnectGrace, p.LeaseTimeout = time.Hour, time.Hour
+	host, node := newPlane(t, "a", p).connect(), dialNode(t, p.Endpoint)
+	node.enter(testHello("b", "b", p))
+	joined := host.Start(controltest.Join())
+	node.ask(1, controltest.Join())
+	if o := controltest.Outcome(t, joined); o.World != 2 {
+		t.Fatalf("%+v", o)
+	}
+	s := host.server()
+	l := s.cfg.Group.Dial("b")
+	defer s.cfg.Group.Drop(l)
+	s.cfg.Group.Attempted(l, true, io.EOF)
+	for range succession.Dials {
+		s.cfg.Group.Attempted(l, false, syscall.ECONNREFUSED)
+	}
+	s.Confirmed()
+	node.conn.Close()
+	host.obs.Await(t, "that the node is lost", func(e any) bool {
+		n, is := e.(rendezvous.MembershipUpdate)
+		return is && n.Waiting > 0
+	})
 }
 
 // TestBadVotes: messages of another group, of a voter that is not at the other end, and of a
