@@ -288,7 +288,11 @@ func (sc *serverConn) dispatch(f wire.Frame) error {
 		}
 		return sc.probed(f)
 	case wire.Liveness:
-		if err := sc.foreign(f.RunID); err != nil {
+		run := f.RunID
+		if sc.server.cfg.Peers != nil { // it is for all runs, though a run may be called like that
+			run = ""
+		}
+		if err := sc.foreign(run); err != nil {
 			return sc.refuse(err)
 		}
 		return sc.liveness(f)

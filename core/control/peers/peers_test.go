@@ -21,6 +21,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/store"
 	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
@@ -183,6 +184,28 @@ func TestPeersWithAToken(t *testing.T) {
 	}
 	if stranger.group.Hosting() {
 		t.Error("a server with another token leads")
+	}
+}
+
+// TestRunTokenIsNoPeers: the token of one run makes nobody a peer of the servers, whatever the run is called.
+func TestRunTokenIsNoPeers(t *testing.T) {
+	const token = "correct horse battery staple, and more"
+	tr := newTrio(t, 3, time.Second)
+	tr.token = testkit.TokenFile(t, token)
+	tr.startAll()
+	said := tr.servers[tr.leader()].group.Liveness()
+	line := testkit.Must(secret.RunKey([]byte(token), said.RunID))(t)
+	key := testkit.Must(secret.OpenToken(testkit.TokenFile(t, string(line)), nil))(t)
+	ctx := controltest.Context(t)
+	raw := testkit.Must(wire.Dial(ctx, tr.names[0]))(t)
+	call, err := wire.Greet(ctx, raw, key, tr.lease, said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer call.Close()
+	answer, err := call.NextFrame(wire.MaxHelloFrame)
+	if f, refused := answer.(wire.Refuse); err != nil || !refused || rendezvous.CodeOf(f.Err) != rendezvous.CodeAuth {
+		t.Errorf("the answer is %+v, %v", answer, err)
 	}
 }
 
