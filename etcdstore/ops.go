@@ -241,12 +241,20 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 	return nil
 }
 
+// maxWatches is for how many keys each is watched, and not all keys of the store: etcd reads no more requests
+// while its answers to those before are not read.
+const maxWatches = 100
+
 // removeWritten removes keys from missing when they are written, until none is left or the
 // watch ends. start is the revision to continue from.
 func (s *Store) removeWritten(ctx context.Context, missing map[string]bool, start int64, pause *backoff.Backoff) error {
-	requests := make([]*pb.WatchCreateRequest, 0, len(missing))
-	for key := range missing {
-		requests = append(requests, &pb.WatchCreateRequest{Key: []byte(s.prefix + key), StartRevision: start})
+	requests := make([]*pb.WatchCreateRequest, 0, maxWatches)
+	if len(missing) > maxWatches {
+		requests = append(requests, &pb.WatchCreateRequest{Key: []byte(s.prefix), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(s.prefix)), StartRevision: start})
+	} else {
+		for key := range missing {
+			requests = append(requests, &pb.WatchCreateRequest{Key: []byte(s.prefix + key), StartRevision: start})
+		}
 	}
 	w, err := s.client.Watch(ctx, requests...)
 	if err != nil {

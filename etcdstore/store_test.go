@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"pgregory.net/rapid"
 
 	"rallypoint/core/store"
@@ -360,4 +362,28 @@ func TestLargeAnswers(t *testing.T) {
 	kvs, err := s.client.List(ctx, "all", s.prefix, false)
 	testkit.Check(t, err)
 	testkit.Equal(t, len(kvs), len(keys))
+}
+
+// TestWaitForManyKeys: more than etcd is asked for in one stream while its answers are not read.
+func TestWaitForManyKeys(t *testing.T) {
+	t.Parallel()
+	config := shared.Config(t)
+	waiter, writer := mustOpen(t, config), mustOpen(t, config)
+	ctx := testkit.Within(t, time.Minute)
+	keys := make([]string, 20000)
+	for i := range keys {
+		keys[i] = fmt.Sprint("some/longer/name/of/a/key/", i)
+	}
+	var reads atomic.Int64
+	counted := grpc.UnaryClientInterceptor(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		err := invoke(ctx, method, request, reply, conn, options...)
+		reads.Add(1)
+		return err
+	})
+	waiter.client.Interceptor.Store(&counted)
+	waited := testkit.Go(func() error { return waiter.Wait(ctx, keys) })
+	testkit.Eventually(t, "it has found them missing", func() bool { return int(reads.Load())*etcdclient.MaxOps >= len(keys) })
+	testkit.Check(t, writer.Set(ctx, "another", nil))
+	testkit.Check(t, writer.MultiSet(ctx, keys, make([][]byte, len(keys))))
+	testkit.Check(t, <-waited)
 }
