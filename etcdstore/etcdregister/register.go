@@ -208,7 +208,9 @@ func (r *Register) Watch(ctx context.Context, changed func(state, token []byte))
 	for {
 		events, err := w.Next()
 		if errors.Is(err, etcdclient.ErrCompacted) {
-			_, _, err = r.GetState(ctx) // the next watch begins there
+			if state, token, err := r.GetState(ctx); err == nil {
+				changed(state, token) // the next watch begins there
+			}
 		}
 		if err != nil {
 			return err

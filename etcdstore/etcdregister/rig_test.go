@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rallypoint/internal/etcdclient"
+	"rallypoint/internal/etcdtest"
 	"rallypoint/internal/testkit"
 )
 
@@ -134,6 +135,21 @@ func TestRegister(t *testing.T) {
 	}
 	holds(t, a, "")
 	_ = token
+}
+
+// TestWatchAfterCompaction: a watch that has missed revisions which etcd has dropped since tells of what is
+// there, and of what comes.
+func TestWatchAfterCompaction(t *testing.T) {
+	t.Parallel()
+	config := etcdclient.Config{Endpoints: []string{etcdtest.Start(t).Endpoint()}, Prefix: "/test"}
+	r, writer := aRegister(t, config), aRegister(t, config)
+	addTexts(t, writer, "x", "missed")
+	_, err := writer.client.Etcd.Compact(testkit.Within(t, testkit.Patience), writer.revision)
+	testkit.Check(t, err)
+	await := watched(t, r)
+	await("missed")
+	addTexts(t, writer, "later")
+	await("later")
 }
 
 // TestRegisterIsOnALease: what a leader leaves behind that was killed is gone after the TTL.
