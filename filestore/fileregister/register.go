@@ -207,9 +207,9 @@ func (r *Register) locked(ctx context.Context, file *lockedfile.File, how int, f
 		return false, err
 	}
 	if how == unix.LOCK_SH && !r.far && file.IsLocal() { // a value that is being written is not whole, and the one before is
-		if err := f(file); !errors.Is(err, errDamaged) {
-			return false, err
-		} // before the first value there is none: the lock tells whether it is being written
+		if f(file) == nil {
+			return false, nil
+		} // the lock tells whether the first value is being written, and whether the file was removed
 	}
 	if err := file.CheckLocksReach(); err != nil {
 		return false, err

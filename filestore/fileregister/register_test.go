@@ -178,6 +178,31 @@ func TestFirstValueIsBeingWritten(t *testing.T) {
 	testkit.Check(t, <-read)
 }
 
+// TestRemovedWhileItIsRead: who has opened the file of a run that ends just then looks again.
+func TestRemovedWhileItIsRead(t *testing.T) {
+	for name, options := range both {
+		t.Run(name, func(t *testing.T) {
+			r := New(t.TempDir(), "run", options)
+			for _, after := range []func(){func() {}, func() { set(t, r, "next", nil) }} {
+				token, _ := set(t, r, "last", nil)
+				file := testkit.Must(lockedfile.OpenFile(r.path, unix.O_RDONLY, 0))(t)
+				defer file.Close()
+				if _, _, ok, err := r.SetFor(t.Context(), nil, token, 0); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+				after()
+				again, err := r.locked(t.Context(), file, unix.LOCK_SH, func(f *lockedfile.File) error {
+					_, _, err := read(f)
+					return err
+				})
+				if !again {
+					t.Errorf("it gives up: %v", err)
+				}
+			}
+		})
+	}
+}
+
 // TestRefusals: errors that no repetition helps against say what to do.
 func TestRefusals(t *testing.T) {
 	root := os.Geteuid() == 0
