@@ -53,12 +53,16 @@ func (l *Loop[S, In]) Turn(sleep bool, until time.Time, take func(In)) error {
 	before := l.ready
 	l.ready = l.spare
 	var none S
+	woken := false
 	for i := range events {
 		if l.poller.woke(&events[i]) {
-			take(l.taken(false))
+			woken = true
 		} else if s := l.sockets[events[i].Fd]; s != none {
 			s.Event(events[i].Events)
 		}
+	}
+	if woken { // not before: a socket that take adds may have the descriptor of one that the events have ended
+		take(l.taken(false))
 	}
 	for _, s := range before {
 		s.Step()

@@ -106,3 +106,53 @@ func TestTurn(t *testing.T) {
 		t.Errorf("%d sockets are left", len(left))
 	}
 }
+
+// hook has a test handle the events of a socket.
+type hook struct{ event func(uint32) }
+
+func (h *hook) Event(events uint32) { h.event(events) }
+func (h *hook) Step()               {}
+
+// TestReusedDescriptor: a socket that take adds gets no event of one that had its descriptor before.
+func TestReusedDescriptor(t *testing.T) {
+	l := testkit.Must(NewLoop[*hook, bool]())(t)
+	defer l.Close()
+	pair := func() (here, there int) {
+		fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0))(t)
+		return fds[0], fds[1]
+	}
+	first, firstPeer := pair()
+	second, secondPeer := pair()
+	next, nextPeer := pair()
+	for _, fd := range []int{first, firstPeer, second, next, nextPeer} {
+		defer unix.Close(fd)
+	}
+	turn := func(take func(bool)) {
+		t.Helper()
+		testkit.Check(t, l.Turn(true, time.Now().Add(-time.Second), take))
+	}
+	ended, got := false, uint32(0)
+	testkit.Check(t, l.Add(int32(first), &hook{func(events uint32) {
+		if events&unix.EPOLLIN != 0 {
+			l.Remove(int32(second))
+			testkit.Check(t, unix.Close(second))
+			ended = true
+		}
+	}}))
+	testkit.Check(t, l.Add(int32(second), &hook{func(uint32) {}}))
+	turn(func(bool) {}) // they have room
+	testkit.Must(unix.Write(firstPeer, []byte("x")))(t)
+	l.Put(func(in *bool) { *in = true })
+	testkit.Check(t, unix.Close(secondPeer))
+	turn(func(bool) {
+		if !ended {
+			t.Fatal("the order of the events is another")
+		}
+		testkit.Check(t, unix.Dup3(next, second, unix.O_CLOEXEC))
+		testkit.Check(t, l.Add(int32(second), &hook{func(events uint32) { got |= events }}))
+	})
+	turn(func(bool) {})
+	if got != unix.EPOLLOUT {
+		t.Errorf("its events are %#x", got)
+	}
+}
