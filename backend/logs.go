@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -117,7 +118,7 @@ func newLogs(run *control.RunStatus, answers []*logs.Node, rank int) (*Logs, err
 			}
 		}
 	}
-	first, last, known := 0, -1, false
+	first, last, known := math.MaxInt, -1, false
 	for i, n := range answers {
 		m := run.Members[i]
 		switch {
