@@ -82,7 +82,7 @@ func dialOnce(ctx context.Context, addr string, ping bool) (*link, error) {
 	}
 	if err != nil {
 		conn.Close()
-		return nil, err
+		return nil, store.PlainNetError(err)
 	}
 	return l, nil
 }

@@ -171,6 +171,21 @@ func TestClientCannotConnect(t *testing.T) {
 	}
 }
 
+// TestClientMeetsSilence: the error of a peer that accepts and says nothing is about that, and not about a call of
+// the system.
+func TestClientMeetsSilence(t *testing.T) {
+	addr, conns := fakeServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := testkit.Go(func() error { _, err := Dial(ctx, addr, ClientOptions{}); return err })
+	conn := <-conns
+	defer conn.Close()
+	take(t, conn, append(appendHello(nil), byte(opPing)))
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "no answer in time") || strings.Contains(err.Error(), "raw-read") {
+		t.Error(err)
+	}
+}
+
 // TestClientWaitOverAtTimeout: a wait whose reply crosses the CANCEL_WAIT is done,
 // and the connection stays in step.
 func TestClientWaitOverAtTimeout(t *testing.T) {
