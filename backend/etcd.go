@@ -14,6 +14,10 @@ import (
 	"rallypoint/roundstore"
 )
 
+// leastTTL is for how many leases of a leader its record is kept at least: one without which another node takes
+// over, what the record's own lease may be renewed late, and the time that a successor needs.
+const leastTTL = 3
+
 // etcdPlace is an etcd that has the records of runs' leaders.
 type etcdPlace struct{ *etcdclient.Endpoint }
 
@@ -39,6 +43,9 @@ func (e etcdPlace) open(p params.Params, log *slog.Logger) (Node, error) {
 		return nil, err
 	}
 	config.Timeout, config.Logger = p.ReadTimeout, log
+	if config.TTL > 0 {
+		config.TTL = max(config.TTL, leastTTL*p.LeaseTimeout)
+	}
 	if p.TokenFile != "" && !config.TLS && !p.LoopbackRegister {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"%s is plain: the token file %s would not protect what nodes tell each other there; use etcds://, or leave the token out (token_file, --token-file, %s)",
