@@ -33,8 +33,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			log.flush()
 		}
 	}()
-	root := newRoot(log)
-	root.SetOut(stdout)
+	root := newRoot(log, stdout)
 	root.SetErr(stderr)
 	if len(args) > 0 {
 		root.SetArgs(args[1:])
@@ -84,7 +83,7 @@ func failed(format string, args ...any) error { return failure{fmt.Errorf(format
 // Command returns the command for programs that describe it, such as the generator of the manual
 // pages.
 func Command() *cobra.Command {
-	root := newRoot(&logging{out: io.Discard})
+	root := newRoot(&logging{out: io.Discard}, io.Discard)
 	for _, c := range root.Commands() {
 		if c.DisableFlagParsing {
 			run.Describe(c, c.Name() == run.NameLaunch)
@@ -93,7 +92,7 @@ func Command() *cobra.Command {
 	return root
 }
 
-func newRoot(log *logging) *cobra.Command {
+func newRoot(log *logging, stdout io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rallypoint",
 		Short: "Elastic rendezvous and launcher for distributed jobs",
@@ -123,6 +122,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		Args:              noCommand,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return log.check() },
 	}
+	root.SetOut(stdout) // the commands that cobra adds take it when they are made
 	root.SetFlagErrorFunc(suggestFlag)
 	// Not by cobra's Version: its template makes the linker keep every method of every type.
 	version := root.Flags().BoolP("version", "v", false, "print the version")
@@ -167,6 +167,15 @@ func refuseOthers(root *cobra.Command) {
 			c.Args, c.Example = noCommand, "  source <(rallypoint completion bash)"
 			c.RunE = func(*cobra.Command, []string) error {
 				return errors.New("a command is missing: bash, fish, powershell or zsh")
+			}
+			for _, shell := range c.Commands() {
+				write := shell.RunE
+				shell.RunE = func(cmd *cobra.Command, args []string) error {
+					if err := write(cmd, args); err != nil {
+						return failed("printing the script: %w", err)
+					}
+					return nil
+				}
 			}
 		}
 	}

@@ -12,6 +12,18 @@ import (
 	"rallypoint/internal/testkit"
 )
 
+// TestCompletionOnAFullDisk: a script that was not written is a failure, and no wrong usage.
+func TestCompletionOnAFullDisk(t *testing.T) {
+	full := testkit.Must(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
+	defer full.Close()
+	for _, args := range [][]string{{"completion", "bash"}, {"completion", "zsh"}, {"run", "--print-completion=bash"}} {
+		var stderr strings.Builder
+		if code := Main(t.Context(), append([]string{"rallypoint"}, args...), full, &stderr); code != 1 || !strings.HasSuffix(stderr.String(), "no space left on device\n") {
+			t.Errorf("%v: %d, %q", args, code, stderr.String())
+		}
+	}
+}
+
 // TestCompletedWords asks as the shells' scripts do: one script knows `run` and the rest.
 func TestCompletedWords(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io"
 	"strings"
 	"testing"
 
@@ -37,5 +38,5 @@ func TestHelpOfEveryCommand(t *testing.T) {
 			visit(sub, append(args[:len(args):len(args)], sub.Name()))
 		}
 	}
-	visit(newRoot(&logging{}), nil)
+	visit(newRoot(&logging{}, io.Discard), nil)
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -34,7 +35,7 @@ func TestConfigPrecedence(t *testing.T) {
 	t.Setenv("RALLYPOINT_MAX_CONNECTIONS", "2")
 	t.Setenv("RALLYPOINT_DATA_DIR", "")
 	log := &logging{out: os.Stderr}
-	root := newRoot(log)
+	root := newRoot(log, io.Discard)
 	serve, _, err := root.Find([]string{"serve"})
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +227,7 @@ func TestDocumentedConfig(t *testing.T) {
 	if !ok || !strings.Contains(block, "listen:") {
 		t.Fatal("docs/serve.md shows no file")
 	}
-	root := newRoot(&logging{out: os.Stderr})
+	root := newRoot(&logging{out: os.Stderr}, io.Discard)
 	serve, _, err := root.Find([]string{"serve"})
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,7 @@ import (
 func runWith(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, complaints bytes.Buffer
-	root := newRoot(&logging{out: &complaints})
-	root.SetOut(&out)
+	root := newRoot(&logging{out: &complaints}, &out)
 	root.SetIn(strings.NewReader(stdin))
 	root.SetArgs(args)
 	if err := root.ExecuteContext(t.Context()); err != nil {

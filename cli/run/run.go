@@ -43,10 +43,12 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 	}
 	if err == nil && o.completion != "" {
 		text, err := completion(root, o.completion)
+		if err == nil {
+			_, err = io.WriteString(stdout, text)
+		}
 		if err != nil {
 			return complain(stderr, err, ExitFailure)
 		}
-		_, _ = io.WriteString(stdout, text)
 		return ExitOK
 	}
 	streams := linequeue.NewStreams(stdout, stderr)
