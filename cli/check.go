@@ -53,12 +53,14 @@ instance without nvidia-smi. The last line says why.`,
 			m.GPUs = n
 		}
 		worst, last := nodecheck.Fit, ""
+		var wrong error
 		for _, text := range args {
 			v, err := nodecheck.Verdict{}, error(nil)
 			if text == "net" {
 				v = checkNet(cmd.Context(), os.Getenv, cmd.OutOrStdout())
-			} else if v, err = m.Look(cmd.Context(), text); err != nil {
-				return err
+			} else if v, err = m.Look(cmd.Context(), text); err != nil { // which hides nothing of the others
+				wrong = err
+				continue
 			}
 			line := [...]string{nodecheck.Unknown: "cannot tell: ", nodecheck.Fit: "fit", nodecheck.Unfit: "not fit: "}[v.State] + v.Text
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", printable.Text(text), line)
@@ -76,10 +78,14 @@ instance without nvidia-smi. The last line says why.`,
 		if last != "" {
 			fmt.Fprintln(cmd.OutOrStdout(), last)
 		}
-		switch worst {
-		case nodecheck.Unfit:
+		switch {
+		case worst == nodecheck.Unfit && wrong != nil:
+			return failure{wrong}
+		case worst == nodecheck.Unfit:
 			return run.ExitStatus(1)
-		case nodecheck.Unknown:
+		case wrong != nil:
+			return wrong
+		case worst == nodecheck.Unknown:
 			return run.ExitStatus(exitCannotTell)
 		}
 		return nil

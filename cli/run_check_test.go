@@ -127,3 +127,16 @@ func TestCheckCommand(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckBesideAMistake: a check that is none hides nothing of what the others find, whatever their order.
+func TestCheckBesideAMistake(t *testing.T) {
+	for _, args := range [][]string{{"nic:nosuch", "gpus"}, {"gpus", "nic:nosuch"}} {
+		code, stdout, stderr := execute(t, append([]string{"check"}, args...)...)
+		if code != 1 || !strings.HasSuffix(stdout, `{"reason":"nic_missing","text":"there is no network interface and no InfiniBand device nosuch"}`+"\n") || !strings.Contains(stderr, `"gpus" is not one of gpu`) {
+			t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
+		}
+	}
+	if code, stdout, stderr := execute(t, "check", "gpus", "disk:"+t.TempDir()); code != 2 || !strings.Contains(stdout, ": fit\n") || !strings.Contains(stderr, `"gpus" is not one of gpu`) {
+		t.Errorf("%d, %q, %q", code, stdout, stderr)
+	}
+}
