@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import re
 import threading
@@ -14,61 +13,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import PATIENCE
+from survive.runs import CUT, a_group, copied, looping, net, no_loop, run_of, same  # noqa: F401
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rallypoint import Code, DeadlineError, HashStore, InvalidError, StateError, survive
-from rallypoint._survive import members, replicas, snapshot, state
+from rallypoint._survive import members, snapshot, state
 from rallypoint._survive.group import _arrive, _arrived
 from rallypoint._survive.moving_store import MovingStore
-
-CUT = "[gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"
-
-
-@pytest.fixture(autouse=True)
-def no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survive, "_looping", None)
-
-
-def looping(run: survive.Run) -> survive.Run:
-    """A run as it is within its loop."""
-    survive._looping = run
-    return run
-
-
-def run_of(**registered: Any) -> survive.Run:
-    """A run within its loop, whose worker could lose others."""
-    run = looping(survive.Run(**registered))
-    run._group = a_group()
-    return run
-
-
-def a_group(mesh: object = None) -> Any:
-    """A group of which nobody is lost."""
-    return SimpleNamespace(
-        joining=False,
-        looped=False,
-        mesh=mesh,
-        shard=None,
-        pending=0,
-        world=SimpleNamespace(epoch=1),
-        has_others=lambda: False,
-        leave=lambda: None,
-        left=lambda: None,
-    )
-
-
-def net() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
-
-
-def copied(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in module.state_dict().items()}
-
-
-def same(module: torch.nn.Module, kept: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(value, kept[name]) for name, value in module.state_dict().items())
 
 
 def test_a_step_that_is_cut_is_taken_back() -> None:
@@ -651,41 +603,3 @@ def test_a_worker_within_an_attempt_is_woken(monkeypatch: pytest.MonkeyPatch) ->
         assert not woken.wait(0.3)  # between attempts there is nobody to wake
         with run.attempt():
             assert woken.wait(PATIENCE)
-
-
-def test_a_replica_begins_anew_with_its_hook() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        calls: list[int] = []
-
-        def hook(_, bucket):  # type: ignore[no-untyped-def]
-            calls.append(bucket.index())
-            done = torch.futures.Future()
-            done.set_result(bucket.buffer())
-            return done
-
-        ddp = torch.nn.parallel.DistributedDataParallel(net())
-        ddp.register_comm_hook(None, hook)
-        for _ in range(3):
-            ddp.zero_grad()
-            ddp(torch.ones(2, 4)).sum().backward()
-            before = len(calls)
-            replicas.renew(ddp)
-        ddp(torch.ones(2, 4)).sum().backward()
-        assert len(calls) == before + 1
-    finally:
-        dist.destroy_process_group()
-
-
-def test_a_replica_is_found_where_gc_has_frozen_it() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        ddp = torch.nn.parallel.DistributedDataParallel(net())
-        gc.freeze()
-        run = survive.Run(model=ddp)
-        run._group = a_group()
-        assert next(run.steps(1)) == 0
-        assert sum(replica is ddp for replica in run._replicas) == 1
-    finally:
-        gc.unfreeze()
-        dist.destroy_process_group()

@@ -1,0 +1,50 @@
+"""DistributedDataParallel modules after a change of the world."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+import torch.distributed as dist
+from survive.runs import a_group, net, no_loop  # noqa: F401
+
+from rallypoint import survive
+from rallypoint._survive import replicas
+
+
+def test_a_replica_begins_anew_with_its_hook() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        calls: list[int] = []
+
+        def hook(_, bucket):  # type: ignore[no-untyped-def]
+            calls.append(bucket.index())
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        ddp = torch.nn.parallel.DistributedDataParallel(net())
+        ddp.register_comm_hook(None, hook)
+        for _ in range(3):
+            ddp.zero_grad()
+            ddp(torch.ones(2, 4)).sum().backward()
+            before = len(calls)
+            replicas.renew(ddp)
+        ddp(torch.ones(2, 4)).sum().backward()
+        assert len(calls) == before + 1
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_replica_is_found_where_gc_has_frozen_it() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        ddp = torch.nn.parallel.DistributedDataParallel(net())
+        gc.freeze()
+        run = survive.Run(model=ddp)
+        run._group = a_group()
+        assert next(run.steps(1)) == 0
+        assert sum(replica is ddp for replica in run._replicas) == 1
+    finally:
+        gc.unfreeze()
+        dist.destroy_process_group()
