@@ -21,7 +21,10 @@ def find(modules: Iterable[torch.nn.Module]) -> list[DistributedDataParallel]:
 def renew(ddp: DistributedDataParallel) -> None:
     """Has a DDP begin anew: its buckets must be those of a newcomer's."""
     hooks = list(getattr(ddp, "_comm_hooks", ()))
+    ddp._remove_autograd_hooks()  # of a reducer that torch.compile may keep
     ddp.__setstate__(ddp.__getstate__())
+    if ddp.static_graph:
+        ddp._static_graph_delay_allreduce_enqueued = False  # or its first step would sum nothing
     for hook, state in hooks:
         with suppress(AttributeError):
             ddp._comm_hooks.remove((hook, state))

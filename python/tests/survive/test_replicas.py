@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
 import torch.distributed as dist
-from survive.runs import a_group, net, no_loop  # noqa: F401
+from survive.runs import CUT, a_group, net, no_loop  # noqa: F401
 
 from rallypoint import survive
 from rallypoint._survive import replicas
 
 
-def test_a_replica_begins_anew_with_its_hook() -> None:
+@pytest.mark.parametrize("static", [False, True])
+def test_a_replica_begins_anew_with_its_hook(static: bool) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         calls: list[int] = []
@@ -23,15 +25,41 @@ def test_a_replica_begins_anew_with_its_hook() -> None:
             done.set_result(bucket.buffer())
             return done
 
-        ddp = torch.nn.parallel.DistributedDataParallel(net())
+        ddp = torch.nn.parallel.DistributedDataParallel(net(), static_graph=static)
         ddp.register_comm_hook(None, hook)
-        for _ in range(3):
+        for step in range(6):
             ddp.zero_grad()
             ddp(torch.ones(2, 4)).sum().backward()
-            before = len(calls)
-            replicas.renew(ddp)
-        ddp(torch.ones(2, 4)).sum().backward()
-        assert len(calls) == before + 1
+            assert len(calls) == step + 1
+            if step < 4:
+                replicas.renew(ddp)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_replica_begins_anew_after_a_cut() -> None:
+    """... in its backward pass, while what it had before is kept, as by torch.compile."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        cut = True
+
+        def hook(_, bucket):  # type: ignore[no-untyped-def]
+            if cut:
+                raise RuntimeError(CUT)
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        ddp = torch.nn.parallel.DistributedDataParallel(net())
+        ddp.register_comm_hook(None, hook)
+        kept = ddp.reducer
+        with pytest.raises(RuntimeError, match="Connection reset"):
+            ddp(torch.ones(2, 4)).sum().backward()
+        cut = False
+        replicas.renew(ddp)
+        for _ in range(2):
+            ddp(torch.ones(2, 4)).sum().backward()
+        assert kept is not ddp.reducer
     finally:
         dist.destroy_process_group()
 
