@@ -186,6 +186,7 @@ class Run:
         self._replicas: list[DistributedDataParallel] = []
         self._turn = threading.Lock()  # of the watch, or of a change of what follows
         self._inside = False  # an attempt, or what comes between two of the loop
+        self._failed = False  # the last attempt was neither completed nor taken back
         self._agreed = False  # that all workers of a mesh complete it
         self._stepping: set[int] = set()  # optimizers that began their step in it
         self._stepped: set[int] = set()  # of these, those that ended it
@@ -300,7 +301,8 @@ class Run:
                     try:
                         yield self.completed
                     except GeneratorExit:
-                        self._group.left()
+                        if not self._failed:
+                            self._group.left()
                         raise
                     if self._cut is not None:
                         self._recover(self._cut)
@@ -330,7 +332,7 @@ class Run:
                 "an attempt is made in the loop of its run's steps, and not in another attempt",
                 Code.INVALID,
             )
-        self._agreed, self._met = False, None
+        self._agreed, self._failed, self._met = False, True, None
         self._stepping.clear()
         self._stepped.clear()
         self._kept = None
@@ -429,6 +431,7 @@ class Run:
 
     def _complete(self, ended: bool) -> None:
         self._exit()
+        self._failed = False
         if ended and not self._stepped:
             self._warn_of_accumulation()
         self._cuts = 0
@@ -438,7 +441,7 @@ class Run:
 
     def _end_cut(self, error: BaseException) -> None:
         """Takes the attempt for complete if its optimizers made their steps, and else back."""
-        self._cut = error
+        self._cut, self._failed = error, False
         for scaler in self._scalers:  # the next attempt unscales gradients of its own
             scaler._per_optimizer_states.clear()
         stepped = bool(self._stepped) and len(self._stepped) == len(self._optimizers)
@@ -659,7 +662,9 @@ class _Attempt(AbstractContextManager[None]):
             self._run._complete(True)
             return False
         self._run._exit()
-        if self._run._group is None or not _is_cut(error):
+        self._run._failed = not isinstance(error, SystemExit) or bool(error.code)
+        # Stores of the script's own have errors, too, which are none of torch's.
+        if self._run._group is None or not isinstance(error, RuntimeError) or not _is_cut(error):
             return False
         if self._run._cuts == _ATTEMPTS:
             _log.error("step %d was cut %d times in a row", self._run.completed, _ATTEMPTS + 1)

@@ -63,6 +63,17 @@ def test_the_others_have_left_the_loop(tmp_path: Path) -> None:
         j.ends(2)
 
 
+def test_one_fails_that_another_waits_for(tmp_path: Path) -> None:
+    """... to join it, and which does not take the job for done by that."""
+    faults = {"0.1": "forward:10", "0.0": "fails"}
+    with job(*standalone(2, 5), *endless(tmp_path), faults=faults) as j:
+        j.until("all workers that had the job's state are gone|have left the loop")
+        assert not [line for line in j.lines if "have left the loop" in line]
+        j.until(r"step .* of 2$", 2, since=len(j.lines))
+        (tmp_path / "over").touch()
+        j.ends(2)
+
+
 def test_the_example(tmp_path: Path) -> None:
     begins = "def say(line: str) -> None:\n"
     dies = """\

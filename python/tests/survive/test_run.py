@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -319,6 +320,27 @@ def test_an_optimizer_steps_once_in_an_attempt() -> None:
 def test_errors_of_the_script_pass(error: BaseException) -> None:
     with pytest.raises(type(error)), run_of(values={}).attempt():
         raise error
+
+
+def test_errors_of_the_scripts_own_stores_pass() -> None:
+    """... at once, and not after the attempt has been repeated."""
+    with HashStore() as store, pytest.raises(DeadlineError), run_of(values={}).attempt():
+        store.get("never", 0.01)
+
+
+@pytest.mark.parametrize("end", [ValueError(), SystemExit(1), SystemExit(0), None])
+def test_who_fails_has_not_left_the_loop(end: BaseException | None) -> None:
+    """... for which a newcomer would take its work for done."""
+    run = survive.Run(values={})
+    run._group, left = a_group(), []
+    run._group.left = lambda: left.append(run.completed)
+    with contextlib.suppress(ValueError, SystemExit):
+        for _ in run.steps(2):
+            with run.attempt():
+                if end is not None:
+                    raise end
+            break
+    assert len(left) == (end is None or getattr(end, "code", 1) == 0)
 
 
 def test_what_has_no_state_is_refused() -> None:

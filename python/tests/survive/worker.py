@@ -1,7 +1,7 @@
 """A training job whose workers die where a test wants.
 
 FAULTS says by "RESTARTS.RANK" of a worker's start where it dies: "WHERE:STEP", or "receive"; or
-"late": its first step waits for a file.
+"late": its first step waits for a file; or "fails": it fails while another one waits to join it.
 It has what makes a state hard: several DDP buckets, buffers, dropout, Adam, a scheduler and values.
 Prints what examples/survive/train.py prints, and its own words for what else happens.
 """
@@ -154,6 +154,9 @@ def main() -> None:
                     dies_in_recovery(where)
                 else:
                     die()
+            if where == "fails" and run.size == 1:
+                run._group.store.wait(["ready/0"])
+                raise ValueError("it fails")
             optimizer.zero_grad()
             loss = (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
             over = torch.tensor([float(bool(args.until) and os.path.exists(args.until))])
