@@ -554,14 +554,15 @@ class Run:
                     module.reset_iter_state()
         ages = _members.ages(members)
         newest = max(ages)
+        same = newest[0] and newest[2]  # in all that have it: who is cut may be behind in its body
         if self.rank == 0 and all(m["joins"] for m in members):
             _log.warning(
                 "all workers that had the job's state are gone: it begins at step %d, with what "
                 "the script has loaded",
                 newest[1],
             )
-        if not newest[0] or any(age != newest for age in ages):
-            behind = ages[self.rank] != newest or not newest[0]
+        if not same or any(age != newest for age in ages):
+            behind = not same or ages[self.rank] != newest
             for shard, source in _members.sources(members, ages):
                 self._share(source, newest, behind and shard == self._group.shard)
         for module in self._modules:

@@ -541,6 +541,19 @@ def test_who_receives_what_a_script_has_loaded_has_no_more(
     assert (run.completed, run._fresh) == (3, fresh)
 
 
+def test_who_is_cut_after_its_optimizers_has_the_state_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """... who may have come further in its body, where no step has reached its end."""
+    run = run_of(values={"rate": 1.0})
+    run._completed, run._fresh, run._ended = 5, False, False
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(state, "receive", lambda *_: {"values": {"rate": 0.5}})
+    run._settle([said(5, ended=False, shard=None), run._said()])
+    assert run._states() == {"values": {"rate": 0.5}}
+    assert (run.completed, run._fresh, run._ended) == (5, False, True)
+
+
 def test_a_store_that_takes_longer_to_answer() -> None:
     class Far:
         def wait(self, _keys: object, timeout: float) -> None:
