@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 import operator
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -46,6 +45,7 @@ from ._launch.world import can_regroup, changeable, changing, regroup
 from ._survive import members as _members
 from ._survive import replicas as _replicas
 from ._survive import state as _state
+from ._survive.cut import is_cut as _is_cut
 from ._survive.group import Group, StateLostError
 from ._survive.snapshot import Snapshot, clone
 
@@ -63,13 +63,8 @@ _LOOK = 0.1
 #: defect, and end it.
 _ATTEMPTS = 20
 
-#: What errors say of a store whose world is over, or soon will be.
-_GONE = (Code.TIMEOUT, Code.CANCELED, Code.CONNECTION, Code.ROUND_OVER)
-
-#: What gloo's errors of a broken or timed out connection have in their texts.
-_CUT = re.compile(r"\bgloo\b|Connection (closed|reset) by peer", re.IGNORECASE)
-
 _RESTARTS = "a lost worker ends all others, which then start again: %s"
+_NO_GROUP = "the script has not called survive.init_process_group"
 _OTHER_GROUPS = (
     "the script has process groups of its own (torch.distributed.new_group, or a device mesh), "
     "which are not formed again"
@@ -77,6 +72,7 @@ _OTHER_GROUPS = (
 _SECOND_LOOP = "the script has a second loop of steps, and a newcomer would begin with the first"
 
 _group: Group | None = None
+_called = False  # init_process_group has been
 _looping: Run | None = None  # whose loop of steps has begun and not ended
 _Enter = Callable[[dict[str, Any]], _members.Members]
 
@@ -94,7 +90,8 @@ def init_process_group(backend: str = "gloo", *, timeout: timedelta | None = Non
         backend: gloo.
         timeout: of the group's collectives; None is torch's own.
     """
-    global _group
+    global _group, _called
+    _called = True
     why = _unsupported(backend)
     if why:
         if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -209,15 +206,27 @@ class Run:
                     "load_state_dict(), or a dict",
                     Code.INVALID,
                 )
-        self._group = _group
-        parts = [p for m in self._modules for p in m.parameters()] + self._optimizers
-        mesh = None if _group is None else _group.mesh
+        self._group: Group | None = None
+
+    def _find_group(self) -> None:
+        """Finds the process group, which the script may have made after the run."""
+        self._group = self._group or _group
+        if self._group is None:
+            if changeable() and not _called:
+                self._restarts(_NO_GROUP)
+            return
+        mesh = self._group.mesh
         if mesh is not None:
             self._wait_for_all = True  # a smaller world is no mesh
-        if _group is not None and any(_sharded(part, mesh) for part in parts):
+        parts = [p for m in self._modules for p in m.parameters()] + self._optimizers
+        if any(_replicas.sharded(part, mesh) for part in parts):
             self._restarts(
                 "parameters or optimizer states are sharded, and nobody else has a lost worker's"
             )
+        elif self._group.has_others():
+            self._restarts(_OTHER_GROUPS)
+        elif self._group.looped:
+            self._restarts(_SECOND_LOOP)
 
     def _restarts(self, why: str) -> None:
         _log.warning(_RESTARTS, why)
@@ -273,10 +282,7 @@ class Run:
             _looping = None
 
     def _loop(self, total: int) -> Iterator[int]:
-        if self._group is not None and self._group.has_others():
-            self._restarts(_OTHER_GROUPS)
-        if self._group is not None and self._group.looped:
-            self._restarts(_SECOND_LOOP)
+        self._find_group()
         if self._group is None:
             while self.completed < total:
                 yield self.completed
@@ -672,19 +678,3 @@ class _Attempt(AbstractContextManager[None]):
             return False
         self._run._end_cut(error)
         return True
-
-
-def _sharded(part: object, mesh: object) -> bool:
-    if mesh is not None and getattr(part, "device_mesh", None) is mesh:
-        return False
-    kinds = (*type(part).__mro__, type(getattr(part, "data", None)))
-    names = {"DTensor", "FlatParameter", "ZeroRedundancyOptimizer"}  # not imported for this
-    return any(kind.__name__ in names for kind in kinds)
-
-
-def _is_cut(error: BaseException) -> bool:
-    """Whether an error says that a peer, or the world, is gone."""
-    if isinstance(error, RallypointError):
-        closed = error.code is Code.HANDLE and changing()  # the watch has closed the store
-        return closed or error.code in _GONE
-    return isinstance(error, RuntimeError) and bool(_CUT.search(str(error)))

@@ -1,4 +1,4 @@
-"""The DistributedDataParallel modules of a worker, each a replica of those of the others."""
+"""The modules and optimizers of a worker, which are replicas of those of the others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 
+def sharded(part: object, mesh: object) -> bool:
+    """Whether a parameter or an optimizer has a part of a state, and not by that mesh."""
+    if mesh is not None and getattr(part, "device_mesh", None) is mesh:
+        return False
+    kinds = (*type(part).__mro__, type(getattr(part, "data", None)))
+    names = {"DTensor", "FlatParameter", "ZeroRedundancyOptimizer"}  # not imported for this
+    return any(kind.__name__ in names for kind in kinds)
+
+
 def find(modules: Iterable[torch.nn.Module]) -> list[DistributedDataParallel]:
-    """All of this process; of those that are frozen, which gc does not list, those in modules."""
+    """This process's DDPs; of those that are frozen, which gc does not list, those in modules."""
     found = {id(o): o for o in gc.get_objects() if DistributedDataParallel in type(o).__mro__}
     parts = (part for module in modules for part in module.modules())
     found.update((id(p), p) for p in parts if isinstance(p, DistributedDataParallel))

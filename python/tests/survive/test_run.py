@@ -328,6 +328,23 @@ def test_errors_of_the_scripts_own_stores_pass() -> None:
         store.get("never", 0.01)
 
 
+def test_a_run_may_be_older_than_its_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = survive.Run(values={})
+    monkeypatch.setattr(survive, "_group", a_group())
+    assert next(run.steps(1)) == 0
+    assert run._group is survive._group
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_a_process_group_that_was_made_by_torch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, called: bool
+) -> None:
+    monkeypatch.setattr(survive, "changeable", lambda: True)
+    monkeypatch.setattr(survive, "_called", called)
+    assert next(survive.Run(values={}).steps(1)) == 0
+    assert ("has not called survive.init_process_group" in caplog.text) == (not called)
+
+
 @pytest.mark.parametrize("end", [ValueError(), SystemExit(1), SystemExit(0), None])
 def test_who_fails_has_not_left_the_loop(end: BaseException | None) -> None:
     """... for which a newcomer would take its work for done."""
@@ -623,6 +640,7 @@ def test_sharded_parameters_restart(
         fully_shard(module, mesh=mesh)
         monkeypatch.setattr(survive, "_group", SimpleNamespace(mesh=None))
         run = survive.Run(module=module)
+        assert next(run.steps(1)) == 0
         assert run._group is None and "are sharded" in caplog.text
     finally:
         dist.destroy_process_group()
