@@ -36,6 +36,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from ._errors import CanceledError, Code, InvalidError, RallypointError
@@ -360,6 +361,17 @@ class Run:
             )
         ]
 
+    def _check_registered(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuses that another one changes what is registered, unless it belongs to one that is."""
+        if not self._inside or optimizer in self._optimizers or self._stepping > self._stepped:
+            return
+        if _replicas.changes(optimizer, self._modules):
+            raise InvalidError(
+                f"a {type(optimizer).__qualname__} changes a registered module, and is not "
+                "registered: give it to the Run, without what a library has wrapped it in",
+                Code.INVALID,
+            )
+
     def _find_gradient(self) -> tuple[int, int] | None:
         """Which gradient a parameter has, in which version."""
         gradient = None if self._parameter is None else self._parameter.grad
@@ -678,3 +690,11 @@ class _Attempt(AbstractContextManager[None]):
             return False
         self._run._end_cut(error)
         return True
+
+
+def _before_any_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    if _looping is not None:
+        _looping._check_registered(optimizer)
+
+
+register_optimizer_step_pre_hook(_before_any_step)

@@ -19,6 +19,12 @@ def sharded(part: object, mesh: object) -> bool:
     return any(kind.__name__ in names for kind in kinds)
 
 
+def changes(optimizer: torch.optim.Optimizer, modules: Iterable[torch.nn.Module]) -> bool:
+    """Whether an optimizer has a parameter of one of the modules."""
+    theirs = {id(p) for m in modules for p in m.parameters()}
+    return any(id(p) in theirs for group in optimizer.param_groups for p in group["params"])
+
+
 def find(modules: Iterable[torch.nn.Module]) -> list[DistributedDataParallel]:
     """This process's DDPs; of those that are frozen, which gc does not list, those in modules."""
     found = {id(o): o for o in gc.get_objects() if DistributedDataParallel in type(o).__mro__}

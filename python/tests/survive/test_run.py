@@ -328,6 +328,33 @@ def test_errors_of_the_scripts_own_stores_pass() -> None:
         store.get("never", 0.01)
 
 
+class Wrapper(torch.optim.Optimizer):
+    """An optimizer that has another one make its steps."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+
+def test_an_optimizer_that_is_not_registered_is_refused() -> None:
+    """... as no cut could take its step back, and a newcomer would have none of its state."""
+    module, other = net(), net()
+    inner = torch.optim.SGD(module.parameters(), lr=0.1)
+    run = run_of(module=module)
+    with pytest.raises(InvalidError, match="SGD changes a registered module"), run.attempt():
+        inner.step()
+    with run.attempt():
+        torch.optim.SGD(other.parameters(), lr=0.1).step()  # of the step alone
+    wrapper = Wrapper(inner)
+    run = run_of(module=module, wrapper=wrapper)
+    with run.attempt():
+        wrapper.step()
+    assert run.completed == 1 and run._stepped == {id(wrapper)}
+
+
 def test_a_run_may_be_older_than_its_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
     run = survive.Run(values={})
     monkeypatch.setattr(survive, "_group", a_group())
