@@ -194,9 +194,7 @@ def _pass(dtype: torch.dtype, shape: list[int], broadcast: _Broadcast) -> None:
 def load(into: Any, state: Any) -> None:
     """Gives what is registered its state."""
     if isinstance(into, dict):
-        now = dict(into)
-        into.clear()
-        into.update({name: _moved(value, now.get(name)) for name, value in state.items()})
+        _moved(state, into)
         return
     into.load_state_dict(state)
     if isinstance(into, torch.optim.Optimizer):
@@ -204,12 +202,17 @@ def load(into: Any, state: Any) -> None:
 
 
 def _moved(value: Any, now: Any) -> Any:
-    """A value of a dict, with its tensors on the devices of those in whose places they come."""
+    """A value of a dict as it belongs in the place of another one.
+
+    Its tensors are on the same devices, and its dicts are the same ones: of whatever class.
+    """
     if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor):
         return value.to(now.device)
     if isinstance(value, dict) and isinstance(now, dict):
-        for name, item in value.items():
-            value[name] = _moved(item, now.get(name))
+        moved = {name: _moved(item, now.get(name)) for name, item in value.items()}
+        now.clear()
+        now.update(moved)
+        return now
     elif isinstance(value, list) and isinstance(now, list):
         value[:] = [*map(_moved, value, now), *value[len(now) :]]
     return value

@@ -112,6 +112,16 @@ def test_tensors_of_a_dict_stay_on_their_devices() -> None:
     assert [t.device.type for t in (added, new, values["c"])] == ["cpu"] * 3
 
 
+def test_dicts_of_other_classes_stay_what_they_are() -> None:
+    """... which a state does not say."""
+    losses: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
+    values = {"losses": losses, "order": collections.OrderedDict()}
+    state.load(values, {"losses": {"train": [0.5]}, "order": {"b": 1, "a": 2}})
+    values["losses"]["test"].append(0.25)
+    assert values["losses"] is losses and losses == {"train": [0.5], "test": [0.25]}
+    assert values["order"] == collections.OrderedDict(b=1, a=2)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_an_optimizers_state_keeps_its_types(dtype: torch.dtype) -> None:
     """NAdam has numbers of float32 for parameters of any type, as optimizers of others do."""
