@@ -24,7 +24,7 @@ from .moving_store import MovingStore
 _log = logging.getLogger("rallypoint")
 
 #: How long it may take to connect to the store of a new world, and gloo to connect its workers,
-#: in seconds.
+#: in seconds. Then they meet again.
 _CONNECT = 5.0
 
 #: After this time first, and then twice as long each time, it is seen whether the world changes.
@@ -75,6 +75,7 @@ class Group:
         self._peers: set[gloo_sockets.Address] = set()
         self._connections: dict[int, str] = {}
         self._present = 1
+        self._limit = _CONNECT
         self._connecting = 0  # the size of the group while gloo connects it
         self._place: tuple[int, int] | None = None
         self._parts: list[tuple[process_group.ProcessGroup, str, range]] = []
@@ -85,7 +86,8 @@ class Group:
             can_regroup()
             self._prepares = threading.Thread(target=self._prepare, daemon=True)
             self._prepares.start()
-        else:
+        else:  # until the loop begins none comes again, and all wait as torch has them wait
+            self._limit = self.store.timeout.total_seconds()
             self._turn()
             self._gather(self.world.size, {})
 
@@ -101,7 +103,7 @@ class Group:
             try:
                 return PrefixStore("survive", self.world.store.client(limit))
             except DeadlineError:
-                if changing() or limit > _CONNECT:
+                if changing() or limit > self._limit:
                     raise
             limit *= 2
 
@@ -153,7 +155,7 @@ class Group:
         self._connecting = size
         try:
             store = dist.PrefixStore(f"gloo/{self._generation}/{name}", self.store)
-            group.connect(store, rank, size, timedelta(seconds=_CONNECT))
+            group.connect(store, rank, size, timedelta(seconds=self._limit))
         finally:
             self._connecting = 0
             self._connections |= gloo_sockets.connections(self._listeners, self._peers)
@@ -208,6 +210,7 @@ class Group:
 
         gloo wakes a worker only when the one that it waits for is gone.
         """
+        self._limit = _CONNECT
         self.wake()
         self._connections.clear()
         for group in self._groups():

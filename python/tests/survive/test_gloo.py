@@ -184,3 +184,36 @@ def test_it_is_not_split(group: ProcessGroup) -> None:
     """torch would split what has no connections."""
     with pytest.raises(RuntimeError, match="change, so that it is not split"):
         dist.split_group(split_ranks=[[0]])
+
+
+def test_the_first_workers_connect_as_long_as_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, server: StoreServer
+) -> None:
+    """... also those of a mesh: one of them may come late to it. Later ones meet again."""
+    world = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": server.port}
+    for name, value in world.items():
+        monkeypatch.setenv(name, str(value))
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", ends.append)
+    connect, limits = ProcessGroup.connect, []
+
+    def connecting(self: Any, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        if size == 1:
+            return connect(self, store, rank, size, timeout)
+        limits.append(timeout.total_seconds())
+        self.place(rank, range(size))
+
+    said = {"rank": 1, "place": None, "listeners": []}
+    monkeypatch.setattr(ProcessGroup, "connect", connecting)
+    monkeypatch.setattr(Group, "_exchange", lambda *_: [said | {"rank": 0}, said])
+    try:
+        group = Group(timedelta(seconds=77))
+        group.make_mesh(1)
+        assert limits == [77, 77]
+        group.leave()
+        group.mesh = None
+        group.connect([said | {"rank": 0}, said])
+        assert limits == [77, 77, 5]
+    finally:
+        dist.destroy_process_group()
+        ends.pop()()
