@@ -153,7 +153,10 @@ class ArgumentServer:
                     return
                 self._connections.add(connection)
             self._senders = [t for t in self._senders if t.is_alive()]
-            self._senders.append(self._start(self._serve, connection))
+            try:
+                self._senders.append(self._start(self._serve, connection))
+            except RuntimeError:  # there are no more threads
+                self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
         try:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from multiprocessing import reduction, shared_memory
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from launch import shared_jobs as jobs
 
 import rallypoint
 from rallypoint import LaunchConfig, elastic_launch
+from rallypoint._launch.arguments import ArgumentServer
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -167,6 +169,19 @@ def test_no_descriptors_left_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(socket.socket, "accept", refuse_first)
     elastic_launch(alone(1), jobs.arguments)("a")
     assert refused
+
+
+def test_no_threads_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that cannot start a thread for a worker serves the workers one by one."""
+    start = ArgumentServer._start
+
+    def refuse_senders(target: Any, *args: object) -> threading.Thread:
+        if args:
+            raise RuntimeError("can't start new thread")
+        return start(target)
+
+    monkeypatch.setattr(ArgumentServer, "_start", staticmethod(refuse_senders))
+    assert elastic_launch(alone(), jobs.size)(b"abc") == {0: 3, 1: 3}
 
 
 def test_fork_context_is_refused() -> None:
