@@ -314,7 +314,7 @@ def regroup(timeout: float | timedelta | None = None) -> World:
         if new.epoch > left and record.words[_OVER] < new.epoch:
             return record.enter(new)
         now = time.monotonic()
-        if now >= end:
+        if not now < end:  # nor is it before NaN
             raise DeadlineError(
                 f"no world came after that of epoch {left} within {seconds:g} s", Code.TIMEOUT, True
             )

@@ -99,7 +99,7 @@ def test_a_limit(agent: Agent) -> None:
     out = agent.run(
         """
         from datetime import timedelta
-        for limit in 0, 0.05, timedelta(milliseconds=20):
+        for limit in 0, 0.05, timedelta(milliseconds=20), float("nan"):
             try:
                 r.regroup(limit)
             except TimeoutError as e:
@@ -108,7 +108,7 @@ def test_a_limit(agent: Agent) -> None:
     )
     assert out.splitlines() == [
         f"DeadlineError True no world came after that of epoch 7 within {limit} s"
-        for limit in ("0", "0.05", "0.02")
+        for limit in ("0", "0.05", "0.02", "nan")
     ]
     assert agent.word(WAITS) == 7
 
