@@ -15,6 +15,7 @@ from typing import Any
 
 from .._errors import CanceledError, Code, RallypointError
 from .._native import abi, library, log
+from .._native.structs import out_of_range
 from .._native.wait import wait as _wait
 from .._stores.store import Store
 from .backend import open_member
@@ -292,6 +293,8 @@ class Member(library.Handle):
         Returns:
             The store; close it. After the round its calls raise the code ROUND_OVER.
         """
+        if not 0 <= round < 2**64:  # ctypes takes the lower 64 bits
+            raise out_of_range("the round", round)
         handle = abi.StoreHandle()
         store = Store(handle, f"of round {round} of the run {self.run_id!r}")
         library.call("rp_member_keys", self._handle, round, ctypes.byref(handle))

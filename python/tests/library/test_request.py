@@ -20,6 +20,7 @@ from rallypoint import (
     FileStore,
     HashStore,
     InvalidError,
+    Member,
     PrefixStore,
     RallypointError,
     Store,
@@ -418,6 +419,11 @@ def test_numbers_that_a_field_cannot_hold(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidError, match="out of range"):
             call()
+    with Member("run", "127.0.0.1:0") as member:
+        assert member.next().round == 1
+        for number in (-1, 2**64 + 1):
+            with pytest.raises(InvalidError, match=r"the round is .* out of range"):
+                member.keys(number)
 
 
 def test_timeouts_that_are_no_durations(store: Store) -> None:
