@@ -40,7 +40,6 @@ ETCD = .tools/etcd-$(call hash,requirements/etcd/go.mod requirements/etcd/go.sum
 ETCD_3_5 = .tools/etcd3.5-$(call hash,requirements/etcd-3.5/go.mod requirements/etcd-3.5/go.sum)/etcd
 NFPM = .tools/nfpm-$(call hash,requirements/nfpm/go.mod requirements/nfpm/go.sum)/nfpm
 HELM = .tools/helm-$(call hash,requirements/helm/go.mod requirements/helm/go.sum)/helm
-PROMQL = .tools/promql-$(call hash,requirements/promql/go.mod requirements/promql/go.sum requirements/promql/main.go)/promql
 BIN := .venv/bin
 
 # A recipe line that takes longer than a second is announced by one line.

@@ -36,8 +36,6 @@ test-conda:  ## A build of the conda recipe, if rattler-build is there
 
 PYTHON_TESTS := test-python test-python-torchrun test-python-jobs test-python-regroup test-python-files-1 test-python-files-2
 
-$(PYTHON_TESTS) test-python-long: export RALLYPOINT_TEST_PROMQL = $(wildcard $(CURDIR)/$(PROMQL))
-
 test-helm: export RALLYPOINT_TEST_HELM = $(CURDIR)/$(HELM)
 
 test-go test-c test-asan test-valgrind test-install test-run-long $(PYTHON_TESTS) test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
@@ -120,7 +118,7 @@ test-install: $(ETCD)  ## make install, and programs built against it with pkg-c
 	@packaging/tests/run
 
 .PHONY: $(PYTHON_TESTS)
-$(PYTHON_TESTS): .venv/.wheel build/rallypoint build/rallypoint-audit $(ETCD) promql
+$(PYTHON_TESTS): .venv/.wheel build/rallypoint build/rallypoint-audit $(ETCD)
 
 # $(1): folders and options. What fails is run once more when all else has ended: the second
 # run decides, unless it was more than a failed test (exit code 1; 8 is a broken guarantee).

@@ -104,15 +104,6 @@ $(NFPM):
 	$(call say,building $@)
 	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/nfpm -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ github.com/goreleaser/nfpm/v2/cmd/nfpm
 
-$(PROMQL):
-	$(call say,building $@)
-	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/promql -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ .
-
-# Without a registry that has its modules those tests are skipped with the reason.
-.PHONY: promql
-promql:
-	@$(MAKE) -s $(PROMQL) || echo "no parser of Prometheus's expressions: its tests are skipped" >&2
-
 # The programs of docs/libraries, with the libraries that they are about.
 .venvs/libraries/.wheel: build/.wheel $(LIBRARIES_STAMP)
 	$(call say,installing the wheel into .venvs/libraries)
