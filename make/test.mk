@@ -38,7 +38,9 @@ PYTHON_TESTS := test-python test-python-torchrun test-python-jobs test-python-re
 
 test-helm: export RALLYPOINT_TEST_HELM = $(CURDIR)/$(HELM)
 
-test-go test-c test-asan test-valgrind test-install test-run-long $(PYTHON_TESTS) test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
+test-go test-c test-asan test-valgrind test-run-long $(PYTHON_TESTS) test-python-long: export RALLYPOINT_TEST_ETCD = $(ETCD)
+
+bench: export RALLYPOINT_TEST_ETCD = $(ETCD_3_6)
 
 # A program with the race detector sleeps for a second before it ends, unless told: the
 # tests start and end hundreds. make check runs all of vet, of which go test has a part.
@@ -113,7 +115,7 @@ test-valgrind: build/librallypoint.so $(C_TEST_BINS) $(ETCD)  ## The C tests und
 	grep -q 'HEAP SUMMARY' $$log; echo "ok    $$t"; done
 
 .PHONY: test-install
-test-install: $(ETCD)  ## make install, and programs built against it with pkg-config and CMake
+test-install:  ## make install, and programs built against it with pkg-config and CMake
 	$(call say,packaging/tests/run)
 	@packaging/tests/run
 
@@ -197,12 +199,11 @@ test-go-long: $(GOTESTSUM)  ## Long tests of the control plane and of elections
 	@$(LONG_GO_TEST) -timeout 30m ./core/rendezvous -rapid.checks=2000
 	@$(LONG_GO_TEST) -timeout 30m ./tcpstore -run TestAnySchedule -rapid.checks=2000
 
-# The tests that need an etcd, the long ones too, with the one of the quick tests, with
-# 3.5, and with the distribution's, of which those run a few already. A version that is
-# tested takes the place of the etcd that RALLYPOINT_TEST_ETCD names.
+# The tests that need an etcd, the long ones too, with each release: the distribution's is
+# that of the quick tests. RALLYPOINT_TEST_ETCD names the one that is tested.
 .PHONY: test-etcd-versions
-test-etcd-versions: .venv/.wheel build/rallypoint $(GOTESTSUM) $(ETCD) $(ETCD_3_5)  ## Everything about etcd with the distribution's etcd, 3.5 and 3.6
-	@others="$(CURDIR)/$(ETCD_3_5) $(CURDIR)/$(ETCD)"; if own=$$(command -v etcd); then others="$$own $$others"; else \
+test-etcd-versions: .venv/.wheel build/rallypoint $(GOTESTSUM) $(ETCD_3_6) $(ETCD_3_5)  ## Everything about etcd with the distribution's etcd, 3.5 and 3.6
+	@others="$(ETCD_3_5) $(ETCD_3_6)"; if own=$$(command -v etcd); then others="$$own $$others"; else \
 	echo "skipped: the distribution's etcd, which is not installed (Debian: etcd-server)" >&2; fi; \
 	for etcd in $$others; do echo "==> $$($$etcd --version | head -n 1): go test, pytest"; export RALLYPOINT_TEST_ETCD=$$etcd; \
 	$(LONG_GO_TEST) -tags long -timeout 1h ./etcdstore/... ./internal/etcdclient ./internal/etcdserver; \

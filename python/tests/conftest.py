@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -64,10 +63,10 @@ def etcd_of(binary: str) -> Iterator[EtcdServer]:
 
 
 def etcd_to_test() -> str:
-    """The etcd that `make test-python` builds and names."""
+    """The etcd that `make test-python` names."""
     binary = os.environ.get("RALLYPOINT_TEST_ETCD")
     if not binary:
-        pytest.skip("RALLYPOINT_TEST_ETCD names no etcd; make test-python builds one and does")
+        pytest.skip("RALLYPOINT_TEST_ETCD names no etcd; make test-python does")
     return binary
 
 
@@ -75,16 +74,6 @@ def etcd_to_test() -> str:
 def etcd() -> Iterator[EtcdServer]:
     """A real etcd."""
     with etcd_of(etcd_to_test()) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def distributions_etcd() -> Iterator[EtcdServer]:
-    """The etcd that the distribution packages: an older one."""
-    binary = shutil.which("etcd")
-    if not binary:
-        pytest.skip("the distribution's etcd is not installed (Debian: etcd-server)")
-    with etcd_of(binary) as server:
         yield server
 
 

@@ -32,14 +32,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
     return f"/test/{request.node.name}"
 
 
-@pytest.fixture(params=["etcd", "distributions_etcd"])
-def each_etcd(request: pytest.FixtureRequest) -> EtcdServer:
-    server: EtcdServer = request.getfixturevalue(request.param)
-    return server
-
-
-def test_store_without_torch(each_etcd: EtcdServer, prefix: str) -> None:
-    etcd = each_etcd
+def test_store_without_torch(etcd: EtcdServer, prefix: str) -> None:
     with connect_etcd("etcd://" + etcd.get_endpoint(), prefix, 20) as store:
         store.set("k", "v")
         assert store.get("k") == b"v"
@@ -91,8 +84,7 @@ def test_an_etcd_beside_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given == [os.fsencode(folder / "bin" / "etcd")]
 
 
-def test_torch_store(each_etcd: EtcdServer, prefix: str) -> None:
-    etcd = each_etcd
+def test_torch_store(etcd: EtcdServer, prefix: str) -> None:
     torch = pytest.importorskip("torch")
     from rallypoint import EtcdStore
 
