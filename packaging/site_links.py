@@ -6,6 +6,7 @@ file is copied into the site, as text that a browser shows; a folder gets a page
 
 from __future__ import annotations
 
+import functools
 import html
 import posixpath
 import re
@@ -67,7 +68,7 @@ def shown(site: Path, root: Path, file: Path) -> Path:
 def listing(site: Path, root: Path, folder: Path, place: Path) -> str:
     name = html.escape(str(folder.relative_to(root)))
     rows = [
-        f'<li><a href="{html.escape(relative(place, shown(site, root, file)))}">'
+        f'<li><a href="{html.escape(relative(place.parent, shown(site, root, file)))}">'
         f"{html.escape(str(file.relative_to(folder)))}</a></li>"
         for file in sorted(folder.rglob("*"))
         if file.is_file() and not NOT_SOURCES.search(str(file.relative_to(root)))
@@ -78,48 +79,52 @@ def listing(site: Path, root: Path, folder: Path, place: Path) -> str:
     )
 
 
-def relative(page: Path, target: Path) -> str:
-    return posixpath.relpath(target.as_posix(), page.parent.as_posix())
+def relative(folder: Path, target: Path) -> str:
+    return posixpath.relpath(target.as_posix(), folder.as_posix())
 
 
 def rewrite(site: Path, docs: Path) -> None:
     """Links of the site's pages that leave it lead to copies in it afterwards."""
     root = docs.parent
+
+    @functools.cache  # the pages of a folder have most of their links in common
+    def place(folder: Path, href: str) -> str:
+        link = html.unescape(href)
+        path = posixpath.normpath((docs / folder.relative_to(site) / unquote(link)).as_posix())
+        if urlsplit(link).scheme or Path(path).is_relative_to(docs):
+            return href
+        if not Path(path).is_relative_to(root):
+            return href
+        file = source(root, str(Path(path).relative_to(root)))
+        return html.escape(relative(folder, shown(site, root, file))) if file else href
+
     for page in sorted(site.rglob("*.html")):
-
-        def place(match: re.Match[str], page: Path = page) -> str:
-            link = html.unescape(match[1])
-            path = posixpath.normpath(
-                (docs / page.relative_to(site)).parent.joinpath(unquote(link)).as_posix()
-            )
-            if urlsplit(link).scheme or Path(path).is_relative_to(docs):
-                return match[1]
-            if not Path(path).is_relative_to(root):
-                return match[1]
-            file = source(root, str(Path(path).relative_to(root)))
-            return html.escape(relative(page, shown(site, root, file))) if file else match[1]
-
         text = page.read_text()
-        page.write_text(HREF.sub(place, text))
+        page.write_text(HREF.sub(lambda match, at=page.parent: place(at, match[1]), text))
 
 
 def dead(site: Path) -> list[str]:
     """Each link of the site that leads nowhere, with its page. Other hosts are not asked."""
     pages = {file.resolve(): Page(file) for file in site.rglob("*.html")}
+    site = site.resolve()
+
+    @functools.cache
+    def target_of(base: Path, path: str) -> Path | None:
+        target = (base / unquote(path).lstrip("/")).resolve()
+        if target.is_dir():
+            target /= "index.html"
+        return target if target.is_file() and target.is_relative_to(site) else None
+
     found = []
     for file, page in sorted(pages.items()):
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            base = site.resolve() if parts.path.startswith("/") else file.parent
-            target = file
-            if parts.path:
-                target = (base / unquote(parts.path).lstrip("/")).resolve()
-            if target.is_dir():
-                target /= "index.html"
-            name = file.relative_to(site.resolve())
-            if not target.is_file() or not target.is_relative_to(site.resolve()):
+            base = site if parts.path.startswith("/") else file.parent
+            target = target_of(base, parts.path) if parts.path else file
+            name = file.relative_to(site)
+            if target is None:
                 found.append(f"{name}: {link}: the site has no such page")
             elif (
                 parts.fragment
