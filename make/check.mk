@@ -16,8 +16,7 @@ check-go: FORCE $(STATICCHECK)  ## gofmt, go vet, staticcheck, imports, go mod t
 	@out=$$(gofmt -l $(GO_FILES) </dev/null); \
 	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi
 	$(call say,go vet)
-	@CGO_ENABLED=1 $(GO) vet -race ./...
-	@CGO_ENABLED=1 $(GO) vet -race -tags long $(sort $(dir $(shell grep -l '^//go:build long' $(GO_FILES))))
+	@CGO_ENABLED=1 $(GO) vet -race -tags long ./...
 	$(call say,staticcheck)
 	@GOGC=200 CGO_ENABLED=1 GOFLAGS="$$($(GO) env GOFLAGS) -race" $(STATICCHECK) ./...
 	$(call say,who imports what)
