@@ -27,40 +27,33 @@ STEPS = 40
 TOGETHER = "--rdzv-conf=last_call_timeout=200"  # the first round has all nodes, however slow
 
 
-def survivors_made_every_step(j: Job, survivors: int, but: int = 0) -> None:
+def survivors_made_every_step(j: Job, survivors: int, but: int = 0, steps: int = STEPS) -> None:
     """Each of the first workers that lived made every step once, or had the state after it."""
     whole = [
         w
         for w in j.workers.values()
-        if w.numbers == sorted(set(w.numbers)) and len(w.numbers) >= STEPS - but
+        if w.numbers == sorted(set(w.numbers)) and len(w.numbers) >= steps - but
     ]
     assert len(whole) == survivors, [(w.pid, w.numbers) for w in j.workers.values()]
 
 
 def test_ranks_are_killed(tmp_path: Path) -> None:
-    """At any moment: a rank, and then rank 0."""
-    with job(*standalone(3), *endless(tmp_path)) as j:
+    """At any moment: a rank, rank 0, and the last of the first ones. The others have left the loop,
+    by a break, before its successor has come into it, which then has nothing to do."""
+    last = {f"{restarts}.1": "late" for restarts in range(1, 4)}
+    with job(*standalone(3), *endless(tmp_path), faults=last) as j:
         j.until(r"step 20\b", 3)
-        survivors = list(j.workers.values())
+        survivors = {w.rank: w for w in j.workers.values()}
         for count, rank in (4, 2), (5, 0):
-            (victim,) = [w for w in survivors if w.rank == rank]
-            survivors.remove(victim)
-            victim.kill()
+            survivors[rank].kill()
             j.until_workers(count)
-        (tmp_path / "over").touch()
-        j.ends(3)
-        assert survivors and all(w.made_every_step(but=2) for w in survivors)
-
-
-def test_the_others_have_left_the_loop(tmp_path: Path) -> None:
-    """... by a break, before a newcomer has come into it, which then has nothing to do."""
-    faults = {"0.1": "forward:10", "1.1": "late"}
-    with job(*standalone(3), *endless(tmp_path), faults=faults) as j:
+        survivors[1].kill()
         j.until("it is late")
         (tmp_path / "over").touch()
         j.until("hash ", 2)
         (tmp_path / "over.late").touch()
         j.ends(2)
+        assert survivors[1].made_every_step(but=2)
 
 
 def test_one_fails_that_another_waits_for(tmp_path: Path) -> None:
@@ -108,17 +101,13 @@ def test_the_one_that_sends_its_state_dies() -> None:
         survivors_made_every_step(j, 2, but=1)
 
 
-def test_the_one_that_joins_dies_while_it_receives() -> None:
-    faults = {"0.1": "backward:10", "1.1": "receive"}
+def test_a_worker_that_forks() -> None:
+    """Its child keeps its connections open, so the others learn of the death from the agent. Who
+    takes its place dies while it receives the state."""
+    faults = {"0.1": "forks:10", "1.1": "receive"}
     with job(*standalone(3), WORKER, "--steps", STEPS, faults=faults) as j:
         j.ends(3)
-        survivors_made_every_step(j, 2)
-
-
-def test_a_worker_that_forks() -> None:
-    """Its child keeps its connections open, so the others learn of the death from the agent."""
-    with job(*standalone(3), WORKER, "--steps", STEPS, faults={"0.1": "forks:10"}) as j:
-        j.ends(3)
+        assert len(j.begun) == 3 + len(faults)
         survivors_made_every_step(j, 2)
 
 
@@ -142,31 +131,23 @@ def test_a_group_of_the_script(made: str) -> None:
         assert sorted(w.numbers[0] for w in j.workers.values()) == [0] * 6
 
 
-@functools.cache
-def undisturbed() -> str:
-    """The hash of the job with HSDP in which nobody dies."""
-    with job(*standalone(4), SHARDED, "--steps", STEPS) as j:
-        j.ends(4)
-        survivors_made_every_step(j, 4)
-        return j.hashes[0]
-
-
-@pytest.mark.parametrize(
-    ("faults", "dead"),
-    [
-        ({"0.1": "backward:10", "1.1": "optimizer:20", "2.1": "after:30"}, 3),
-        # Some of the others have all that they need to complete the step, and rank 3 does not, or
-        # does not know that they have. It is the only one that has its shard.
-        ({"0.1": "all_reduce:10", "1.1": "agreed:20", "0.3": "unagreed:20"}, 2),
-    ],
-)
-def test_a_shard_comes_from_its_replica(faults: dict[str, str], dead: int) -> None:
+def test_a_shard_comes_from_its_replica() -> None:
     """... so that the result is that of an undisturbed run, to the last bit."""
-    with job(*standalone(4), SHARDED, "--steps", STEPS, faults=faults) as j:
-        j.ends(4)
-        assert j.hashes[0] == undisturbed()
-        assert len(j.workers) == 4 + dead
-        survivors_made_every_step(j, 3, but=dead)
+    # At last some of the others have all that they need to complete the step, and rank 3 does not,
+    # or does not know that they have. It is the only one that has its shard.
+    places = ("backward", "optimizer", "after", "all_reduce", "agreed")
+    faults = {f"{i}.1": f"{place}:{3 * i + 3}" for i, place in enumerate(places)}
+    steps = 3 * len(places) + 3
+    hashes = []
+    for disturbed in ({}, faults | {"0.3": faults["4.1"].replace("agreed", "unagreed")}):
+        with job(*standalone(4, 9), SHARDED, "--steps", steps, faults=disturbed) as j:
+            j.ends(4)
+            hashes.append(j.hashes[0])
+            dead = len(faults) if disturbed else 0
+            assert len(j.workers) == 4 + dead
+            whole = 3 if disturbed else 4
+            survivors_made_every_step(j, whole, but=dead, steps=steps)
+    assert hashes[0] == hashes[1]
 
 
 @pytest.mark.long
