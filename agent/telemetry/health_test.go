@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rallypoint/core/params"
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/httpport"
 	"rallypoint/internal/testkit"
 )
@@ -45,6 +46,17 @@ func TestHealthAddress(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %q, expected %q", value, got, want)
+		}
+	}
+}
+
+// TestMasterOfIPv6: the status has an endpoint that clients can connect to.
+func TestMasterOfIPv6(t *testing.T) {
+	for addr, want := range map[string]string{"fd00::1": "[fd00::1]:5", "10.0.0.1": "10.0.0.1:5", "host0": "host0:5"} {
+		status := NewStatusTracker(&Run{})
+		status.Take(State{Place: &Place{Outcome: rendezvous.Outcome{StoreAddr: addr, StorePort: 5}}}, Joined{})
+		if s, _ := status.read(); s.Store != want {
+			t.Errorf("%s: %s", addr, s.Store)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"net"
 	"os"
 	"runtime"
 	"strconv"
@@ -153,7 +154,7 @@ func (st *StatusTracker) set(change func(*Status)) {
 func (st *StatusTracker) joined(p *Place) {
 	st.set(func(v *Status) {
 		v.Phase, v.Round, v.GroupRank, v.Groups = PhaseAssigning, p.Round, p.Group, p.Groups
-		v.Store = p.StoreAddr + ":" + strconv.Itoa(p.StorePort)
+		v.Store = net.JoinHostPort(p.StoreAddr, strconv.Itoa(p.StorePort))
 		v.Rounds++
 		v.Stalled = ""
 		st.members = p.Members
