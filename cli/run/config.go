@@ -69,6 +69,7 @@ func configure(o *options, env environ) (*config, error) {
 			return nil, err
 		}
 	}
+	c.warnOfIdle(o, env)
 	c.setSignals(o)
 	if err := c.setDirectives(o); err != nil {
 		return nil, err
@@ -90,6 +91,26 @@ func configure(o *options, env environ) (*config, error) {
 		return nil, usagef("%v", err)
 	}
 	return c, nil
+}
+
+// warnOfIdle warns of options that have no effect beside the others.
+func (c *config) warnOfIdle(o *options, env environ) {
+	cold := !o.warm && env.get(envWarm) != "1"
+	for _, idle := range []struct {
+		option, why string
+		is          bool
+	}{
+		{"preload", "without --warm", cold},
+		{"preload-timeout", "without --warm", cold},
+		{"check-timeout", "without --check", len(o.checks) == 0},
+		{"on-hang", "with --hang-timeout=off", c.spec.HangTimeout == agent.HangOff},
+		{"duplicate-stdout-filters", "without --tee", !o.given["tee"] && o.logsSpecs == ""},
+		{"duplicate-stderr-filters", "without --tee", !o.given["tee"] && o.logsSpecs == ""},
+	} {
+		if idle.is && o.given[idle.option] {
+			c.warnings = append(c.warnings, "--"+idle.option+" has no effect "+idle.why)
+		}
+	}
 }
 
 // runPathScript is the program that --run-path runs in each worker.

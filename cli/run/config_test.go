@@ -223,6 +223,29 @@ func TestMisspelledVariables(t *testing.T) {
 	}
 }
 
+// TestIdleOptions: an option that has no effect beside the others is told.
+func TestIdleOptions(t *testing.T) {
+	for args, want := range map[string]string{
+		"--preload=torch x":                   "--preload has no effect without --warm",
+		"--warm --preload=torch x":            "",
+		"--hang-timeout=off --on-hang=stacks": "--on-hang has no effect with --hang-timeout=off",
+		"--hang-timeout=9 --on-hang=stacks":   "",
+		"--check-timeout=9 x":                 "--check-timeout has no effect without --check",
+		"--check=true --check-timeout=9 x":    "",
+		"--duplicate-stderr-filters=a x":      "--duplicate-stderr-filters has no effect without --tee",
+		"-t 3 --duplicate-stdout-filters=a x": "",
+	} {
+		c, err := configured(t, strings.TrimSuffix(args, " x")+" x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := slices.DeleteFunc(c.warnings, func(w string) bool { return !strings.Contains(w, "no effect") })
+		if got := strings.Join(said, "\n"); got != want {
+			t.Errorf("%s: %q", args, got)
+		}
+	}
+}
+
 func TestParseConf(t *testing.T) {
 	for text, want := range map[string]map[string]string{
 		"":                           {},
