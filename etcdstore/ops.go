@@ -73,7 +73,7 @@ func (s *Store) set(ctx context.Context, r store.Request) error {
 		if len(ops) == 0 {
 			return nil
 		}
-		_, _, err := s.change(ctx, r.Op.String(), etcdclient.Txn{Then: ops})
+		_, err := s.change(ctx, r.Op.String(), etcdclient.Txn{Then: ops})
 		ops, size = nil, 0
 		return err
 	}
@@ -98,13 +98,13 @@ func (s *Store) set(ctx context.Context, r store.Request) error {
 func (s *Store) update(ctx context.Context, r store.Request) (store.Reply, error) {
 	key, name := r.Keys[0], r.Op.String()
 	full := s.prefix + key
-	found, err := s.client.Get(ctx, name, full)
-	if err != nil {
-		return store.Reply{}, err
-	}
-	current := etcdclient.First(found.Kvs)
 	pause := etcdclient.NewBackoff()
 	for {
+		found, err := s.client.Get(ctx, name, full)
+		if err != nil {
+			return store.Reply{}, err
+		}
+		current := etcdclient.First(found.Kvs)
 		next, write, reply, err := r.Update(current.GetValue(), current != nil)
 		if err != nil || !write {
 			return reply, err
@@ -112,18 +112,15 @@ func (s *Store) update(ctx context.Context, r store.Request) (store.Reply, error
 		if err := fits(len(key) + len(next)); err != nil {
 			return store.Reply{}, err
 		}
-		response, applied, err := s.change(ctx, name, etcdclient.Txn{
+		applied, err := s.change(ctx, name, etcdclient.Txn{
 			If:   []clientv3.Cmp{etcdclient.Unchanged(full, current.GetModRevision())},
 			Then: []clientv3.Op{s.put(key, next)},
-			Else: []clientv3.Op{clientv3.OpGet(full)},
 		})
 		if err != nil || applied {
 			return reply, err
 		}
-		current = etcdclient.Found(response, 0)
-		pause.Wait(ctx)
-		if err := ctx.Err(); err != nil {
-			return store.Reply{}, err
+		if !pause.Wait(ctx) { // after which the value is read again: while many update a key it has changed
+			return store.Reply{}, ctx.Err()
 		}
 	}
 }
@@ -136,7 +133,7 @@ func (s *Store) delete(ctx context.Context, r store.Request) (existed bool, err 
 		if err != nil || len(found.Kvs) == 0 {
 			return false, err
 		}
-		_, existed, err = s.change(ctx, name, etcdclient.Txn{
+		existed, err = s.change(ctx, name, etcdclient.Txn{
 			If:   []clientv3.Cmp{etcdclient.Unchanged(full, found.Kvs[0].ModRevision)},
 			Then: []clientv3.Op{clientv3.OpDelete(full)},
 		})

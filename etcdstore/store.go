@@ -204,31 +204,31 @@ type idempotencySlot struct {
 // The first of its attempts that gets through writes the token, and no other does
 // anything then: the slot holds this token or a later one. When the client is gone, so is
 // the slot; a later key of that name has another revision of creation.
-func (s *Store) change(ctx context.Context, what string, t etcdclient.Txn) (r *clientv3.TxnResponse, applied bool, err error) {
+func (s *Store) change(ctx context.Context, what string, t etcdclient.Txn) (applied bool, err error) {
 	slot, token := s.takeSlot()
 	defer func() { s.freeSlot(slot) }()
 	own := t
 	for {
 		if slot.created == 0 {
 			if slot.created, err = s.createSlot(ctx, what, slot.key); err != nil {
-				return r, false, err
+				return false, err
 			}
 		}
 		t.If = append(slices.Clip(own.If), etcdclient.CreatedAt(slot.key, slot.created), etcdclient.Below(slot.key, token))
 		t.Then = append(slices.Clip(own.Then), etcdclient.Put(slot.key, token, s.lease))
-		t.Else = append(slices.Clip(own.Else), clientv3.OpGet(slot.key))
-		r, err = s.client.Txn(ctx, what, t)
+		t.Else = []clientv3.Op{clientv3.OpGet(slot.key)}
+		r, err := s.client.Txn(ctx, what, t)
 		if err != nil || r.Succeeded {
-			return r, err == nil, err
+			return err == nil, err
 		}
-		found := etcdclient.Found(r, len(t.Else)-1)
+		found := etcdclient.Found(r, 0)
 		if found.GetCreateRevision() == slot.created && !bytes.Equal(found.GetValue(), token) {
 			if found, err = s.fence(ctx, what, slot, token); err != nil {
-				return r, false, err
+				return false, err
 			}
 		}
 		if found.GetCreateRevision() == slot.created {
-			return r, bytes.Equal(found.GetValue(), token), nil
+			return bytes.Equal(found.GetValue(), token), nil
 		}
 		slot.created = 0 // the lease has run out, which making it says, or the slots were removed
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"pgregory.net/rapid"
 
@@ -386,4 +387,35 @@ func TestWaitForManyKeys(t *testing.T) {
 	testkit.Check(t, writer.Set(ctx, "another", nil))
 	testkit.Check(t, writer.MultiSet(ctx, keys, make([][]byte, len(keys))))
 	testkit.Check(t, <-waited)
+}
+
+// TestUpdateReadsAgain: an update that another client was quicker than begins with the value that is there after
+// its pause: what was there before it is not, where many update one key.
+func TestUpdateReadsAgain(t *testing.T) {
+	t.Parallel()
+	config := shared.Config(t)
+	s, quicker := mustOpen(t, config), mustOpen(t, config)
+	ctx := testkit.Within(t, time.Minute)
+	reads, refusals := 0, 0
+	between := grpc.UnaryClientInterceptor(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		err := invoke(ctx, method, request, reply, conn, options...)
+		change := false
+		switch r := reply.(type) {
+		case *pb.RangeResponse:
+			reads++
+			change = reads == 1
+		case *pb.TxnResponse:
+			if !r.Succeeded {
+				refusals++
+				change = refusals < 5
+			}
+		}
+		if change {
+			testkit.Must(quicker.Add(ctx, "n", 1))(t)
+		}
+		return err
+	})
+	s.client.Interceptor.Store(&between)
+	testkit.Equal(t, testkit.Must(s.Add(ctx, "n", 1))(t), 3)
+	testkit.Equal(t, refusals, 1)
 }
