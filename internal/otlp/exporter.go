@@ -248,7 +248,7 @@ func (e *Exporter) post(ctx context.Context, body []byte) (rejected int, after t
 		if of, ok := errors.AsType[*url.Error](err); ok { // whose text has the URL, which may have a password
 			err = of.Err
 		}
-		return 0, 0, err
+		return 0, 0, e.late(err)
 	}
 	defer response.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
@@ -256,12 +256,25 @@ func (e *Exporter) post(ctx context.Context, body []byte) (rejected int, after t
 	case code == http.StatusTooManyRequests || code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout:
 		seconds, _ := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 31)
 		return 0, min(time.Duration(seconds)*time.Second, longestPause), errors.New(response.Status)
+	case code >= 300 && code <= 399:
+		return maxBatch, -1, errors.New(printable.Text(response.Status + ", which is not followed: name the collector itself"))
 	case code < 200 || code > 299:
 		return maxBatch, -1, errors.New(printable.Text(response.Status + " " + string(answer[:min(len(answer), 200)])))
 	case err != nil:
-		return 0, 0, err
+		return 0, 0, e.late(err)
 	}
 	return partial(answer)
+}
+
+// late says of an error for how long an answer was waited for, if that is what it tells.
+func (e *Exporter) late(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("no answer within %v of the end of this agent", closePatience)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no answer within %v", e.config.timeout)
+	}
+	return err
 }
 
 // partial reads the answer to a request of which perhaps a part was taken.

@@ -184,7 +184,7 @@ func TestAnswers(t *testing.T) {
 		{"elsewhere", func(w http.ResponseWriter, _ int) {
 			w.Header().Set("Location", "http://127.0.0.1:1/")
 			w.WriteHeader(http.StatusTemporaryRedirect)
-		}, 1, "0 2", "307"},
+		}, 1, "0 2", "2 spans are lost: 307 Temporary Redirect, which is not followed: name the collector itself"},
 		{"in part", func(w http.ResponseWriter, _ int) {
 			fmt.Fprint(w, `{"partialSuccess":{"rejectedSpans":"1","errorMessage":"too old"}}`)
 		}, 1, "1 1", "1 span is lost: the collector has not taken all: too old"},
@@ -235,6 +235,41 @@ func TestNobodyWaits(t *testing.T) {
 	}
 	if lines := strings.Count(log.String(), "\n"); lines != 2 {
 		t.Errorf("%d lines: %s", lines, log)
+	}
+}
+
+// TestLateCollector: a collector that does not answer, or not to the end, is told with the time that it had.
+func TestLateCollector(t *testing.T) {
+	for says, env := range map[string]map[string]string{
+		"no answer within 100ms; trying again":                         {"OTEL_EXPORTER_OTLP_TIMEOUT": "100"},
+		"1 span is lost: no answer within 2s of the end of this agent": nil,
+	} {
+		for _, begins := range []bool{false, true} {
+			release := make(chan struct{})
+			entered := make(chan struct{}, 10)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if begins {
+					w.Header().Set("Content-Length", "1000")
+					w.WriteHeader(http.StatusOK)
+					_ = http.NewResponseController(w).Flush()
+				}
+				entered <- struct{}{}
+				<-release
+			}))
+			e, log := exporter(t, server.URL, env)
+			e.Record(Span{})
+			<-entered
+			if env != nil {
+				log.Await(t, says, 1)
+			}
+			e.Close()
+			if !strings.Contains(log.String(), says) {
+				t.Errorf("begins %v: %s", begins, log)
+			}
+			close(release)
+			server.Close()
+		}
 	}
 }
 
