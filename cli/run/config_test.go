@@ -41,6 +41,8 @@ func TestRendezvousKind(t *testing.T) {
 		{"--master-port=7 x", kindStatic, "", "none", 0},
 		{"--rdzv-backend=static --nnodes=2 --node-rank=1 --master-addr=h x", kindStatic, "", "none", 1},
 		{"--rdzv-backend=static --rdzv-endpoint=h:7 --rdzv-id=j x", kindStatic, "", "j", 0},
+		{"--rdzv-backend=static --rdzv-endpoint=static://h:7 --rdzv-id=j x", kindStatic, "", "j", 0},
+		{"--rdzv-endpoint=static://h:7 --nnodes=2 --node-rank=1 x", kindStatic, "static://h:7", "none", 1},
 		{"--nnodes=2 x", kindDynamic, "127.0.0.1:29500", "none", -1},
 		{"--nnodes=2 --master-addr=h --node-rank=0 x", kindDynamic, "h:29500", "none", 0},
 		{"--nnodes=2 --master-addr=[::1] --master-port=7 --node-rank=1 x", kindDynamic, "[::1]:7", "none", 1},
@@ -118,16 +120,17 @@ func TestSegmentOption(t *testing.T) {
 		}
 	}
 	for args, says := range map[string]string{
-		elastic + "--segment=0 x":                                          "argument --segment: it is 0, it must be at least 1",
-		elastic + "--segment=3 x":                                          "must be multiples of segment (3)",
-		elastic + "--segment=2 --rdzv-conf=target=5 x":                     "target (5) must be a multiple of segment (2): change target or --segment",
-		elastic + "--segment=4 --rdzv-conf=node_unit=2 x":                  "node_unit (2) must be a multiple of segment (4)",
-		elastic + "--segment=4 --node-rank=0 x":                            "leave out either --node-rank",
-		"--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --segment=4 x":           "give this one its topology domain by --topology",
-		"--standalone --segment=2 x":                                       "the ranks of a standalone job are not given by topology",
-		"--rdzv-backend=static --nnodes=2 --segment=2 --topology=rack7 x":  "the ranks of a static job are not given by topology",
-		"--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --topology=\x1b[2J x":    "topology is",
-		"--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --rdzv-conf=topology= x": "topology",
+		elastic + "--segment=0 x":                                            "argument --segment: it is 0, it must be at least 1",
+		elastic + "--segment=3 x":                                            "must be multiples of segment (3)",
+		elastic + "--segment=2 --rdzv-conf=target=5 x":                       "target (5) must be a multiple of segment (2): change target or --segment",
+		elastic + "--segment=4 --rdzv-conf=node_unit=2 x":                    "node_unit (2) must be a multiple of segment (4)",
+		elastic + "--segment=4 --node-rank=0 x":                              "leave out either --node-rank",
+		"--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --segment=4 x":             "give this one its topology domain by --topology",
+		"--standalone --segment=2 x":                                         "the ranks of a standalone job are not given by topology",
+		"--rdzv-backend=static --nnodes=2 --segment=2 --topology=rack7 x":    "the ranks of a static job are not given by topology",
+		"--rdzv-endpoint=static://h:7 --nnodes=2 --segment=2 --topology=r x": "the ranks of a static job are not given by topology",
+		"--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --topology=\x1b[2J x":      "topology is",
+		"--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --rdzv-conf=topology= x":   "topology",
 	} {
 		if _, err := configured(t, args); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q", args, err, says)

@@ -33,8 +33,7 @@ func (r rendezvousKind) String() string {
 type rendezvousConfig struct {
 	kind   rendezvousKind
 	params params.Params
-	place  backend.Place   // none of a standalone job
-	node0  params.HostPort // of a static job
+	place  backend.Place // none of a standalone job
 }
 
 const defaultMasterPort = 29500
@@ -58,19 +57,21 @@ func (c *config) setNodes(o *options, env environ) error {
 	if m.kind, err = c.chooseKind(o, p.Max); err != nil {
 		return err
 	}
-	switch {
-	case o.segment < 1:
+	if o.segment < 1 {
 		return usagef("argument --segment: it is %d, it must be at least 1", o.segment)
-	case o.segment > 1 && m.kind != kindDynamic:
-		return usagef("argument --segment: the ranks of a %v job are not given by topology; use --rdzv-endpoint=HOST:PORT, a directory or an etcd", m.kind)
 	}
 	switch m.kind {
 	case kindStandalone:
-		return c.setStandalone(o)
+		err = c.setStandalone(o)
 	case kindStatic:
-		return c.setStatic(o, env)
+		err = c.setStatic(o, env)
+	default:
+		err = c.setDynamic(o, env, conf)
 	}
-	return c.setDynamic(o, env, conf)
+	if err == nil && o.segment > 1 && m.kind != kindDynamic {
+		err = usagef("argument --segment: the ranks of a %v job are not given by topology; use --rdzv-endpoint=HOST:PORT, a directory or an etcd", m.kind)
+	}
+	return err
 }
 
 // setSecurity sets for each kind of job which users of this machine may connect.
@@ -180,6 +181,9 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 	if err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}
+	if backend.Name(p.Endpoint) == backend.SchemeStatic {
+		m.kind = kindStatic
+	}
 	if o.endpoint == "" && !o.given["master-addr"] && p.Max > 1 && p.Servers.Loopback() {
 		c.warnings = append(c.warnings, "no --rdzv-endpoint: the nodes meet at "+p.Endpoint+", which other machines cannot reach; for nodes elsewhere, give all nodes the same --rdzv-endpoint=HOST:PORT")
 	}
@@ -213,11 +217,13 @@ func (c *config) setStatic(o *options, env environ) error {
 		}
 		endpoint, given = net.JoinHostPort(trimBrackets(o.masterAddr), strconv.Itoa(port)), ""
 	}
-	var err error
-	if m.node0, err = params.ParseEndpoint(endpoint, -1); err != nil {
+	endpoint, _, err := backend.Resolve(backend.NameStatic, endpoint, nil)
+	if err == nil {
+		m.place, err = backend.At(endpoint)
+	}
+	if err != nil {
 		return usagef("%s%v", given, err)
 	}
-	m.place = backend.AtNode0(m.node0)
 	return nil
 }
 

@@ -195,7 +195,7 @@ func (c *config) summary() string {
 	case kindStandalone:
 		nodes = "this node alone"
 	case kindStatic:
-		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.node0.Host, c.rendezvous.node0.Port, p.NodeRank)
+		nodes += fmt.Sprintf(" (static, node 0 at %s, this is node %d)", c.rendezvous.place.Servers(), p.NodeRank)
 	default:
 		nodes += ", rendezvous at " + p.Endpoint
 	}
