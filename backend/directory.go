@@ -52,7 +52,6 @@ func (d directory) complete(p *params.Params) error {
 }
 
 func (d directory) open(p params.Params, log *slog.Logger) (Node, error) {
-	p.Endpoint = d.shown()
 	r := fileregister.New(string(d), p.RunID, fileregister.Options{})
 	return node(roundstore.OpenRegister(p, r, func() string { return ownAddress(p.Max) }, nil, log))
 }

@@ -35,9 +35,6 @@ func (e etcdPlace) complete(p *params.Params) error {
 }
 
 func (e etcdPlace) open(p params.Params, log *slog.Logger) (Node, error) {
-	if err := e.complete(&p); err != nil {
-		return nil, err
-	}
 	config, err := e.Config(p.BackendOptions)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,6 @@ func (h hosted) complete(p *params.Params) error {
 }
 
 func (h hosted) open(p params.Params, log *slog.Logger) (Node, error) {
-	p.Servers = h.servers()
 	return node(roundstore.Open(p, log))
 }
 

@@ -23,7 +23,7 @@ type place interface {
 	// complete sets the parameters that the endpoint contains, and p.Endpoint with defaults filled
 	// in.
 	complete(p *params.Params) error
-	// open makes a node.
+	// open makes a node of parameters that are complete.
 	open(p params.Params, log *slog.Logger) (Node, error)
 }
 
@@ -69,9 +69,6 @@ func At(endpoint string) (Place, error) {
 	return Place{at}, err
 }
 
-// AtNode0 is the endpoint of a static job.
-func AtNode0(node0 params.HostPort) Place { return Place{static{node0}} }
-
 // Complete sets the parameters that the endpoint itself contains: its default port, and the run id,
 // the options and the user in an etcd's URL (docs/spec/rendezvous.md R103). Parameters that p has
 // already must agree. p.Endpoint is then complete, and without secrets.
@@ -82,7 +79,12 @@ func (at Place) Complete(p *params.Params) error { return at.at.complete(p) }
 // log gets the node's messages; nil is none.
 //
 // The caller ends the node by Shutdown or Close.
-func (at Place) Open(p params.Params, log *slog.Logger) (Node, error) { return at.at.open(p, log) }
+func (at Place) Open(p params.Params, log *slog.Logger) (Node, error) {
+	if err := at.at.complete(&p); err != nil {
+		return nil, err
+	}
+	return at.at.open(p, log)
+}
 
 // Servers returns the HOST:PORT of the control plane there, or those of its servers, separated by
 // commas; "" if a register names each run's.
