@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"rallypoint/tcpstore"
 )
@@ -61,30 +60,4 @@ func (c *begunConn) Read(b []byte) (int, error) {
 	n := copy(b, c.said)
 	c.said = c.said[n:]
 	return n, nil
-}
-
-// portListener is a controlPort as the listener of one store; the port outlives it.
-type portListener struct {
-	*controlPort
-	closing sync.Once
-	closed  chan struct{}
-}
-
-// Accept returns the next connection.
-func (l *portListener) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conns:
-		return conn, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Addr returns where the control plane listens.
-func (l *portListener) Addr() net.Addr { return l.addr }
-
-// Close ends Accept.
-func (l *portListener) Close() error {
-	l.closing.Do(func() { close(l.closed) })
-	return nil
 }

@@ -33,45 +33,28 @@ func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "run %q has no endpoint", p.RunID)
 	}
 	p.Endpoint = cmp.Or(p.Endpoint, p.Servers.String())
-	return newMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
-		return client.New(p, o, log, starter(p, stores, log))
-	})
+	return newMember(p, log, true, func(cfg discovery.Config) client.Finder { return discovery.New(cfg) })
 }
 
 // OpenRegister makes a member whose run's leader a register names. ownHost returns by which address, or
 // name, the other nodes reach this process where no option says it: it is called when the register was
 // read. end, if set, ends the register. See Open.
 func OpenRegister(p params.Params, r register.Register, ownHost func() string, end func(), log *slog.Logger) (*member.Member, error) {
-	return newMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
-		return client.NewWith(p, o, log, func(cfg discovery.Config) client.Finder {
-			cfg.Start = starter(p, stores, log)
-			own := func() string { return cmp.Or(p.AdvertiseAddr, p.LocalAddr, ownHost()) }
-			return discovery.NewRegister(discovery.RegisterConfig{Config: cfg, Register: r, OwnHost: own, Close: end})
-		})
+	return newMember(p, log, true, func(cfg discovery.Config) client.Finder {
+		own := func() string { return cmp.Or(p.AdvertiseAddr, p.LocalAddr, ownHost()) }
+		return discovery.NewRegister(discovery.RegisterConfig{Config: cfg, Register: r, OwnHost: own, Close: end})
 	})
 }
 
 // OpenLocal makes the only node of a job, whose control plane no other process reaches. See Open.
 func OpenLocal(p params.Params, log *slog.Logger) (*member.Member, error) {
-	return newMember(p, log, false, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
-		return client.NewWith(p, o, log, func(cfg discovery.Config) client.Finder {
-			cfg.Start = starter(p, stores, log)
-			return discovery.NewLocal(cfg)
-		})
-	})
+	return newMember(p, log, false, func(cfg discovery.Config) client.Finder { return &discovery.LocalFinder{Config: cfg} })
 }
 
-// starter starts the control plane of this node's process.
-func starter(p params.Params, stores *RoundStores, log *slog.Logger) discovery.StartHost {
-	return func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
-		return startHost(cfg, stores, openTrace(p.Record, cfg.Node, log), listeners...)
-	}
-}
-
-// newMember makes a member that reaches its run by connect, which is called once, with the
-// stores of its rounds. hosted tells that a control plane listens at the endpoint. A wrong
-// parameter, local address or token file is ErrInvalid. A nil log is none.
-func newMember(p params.Params, log *slog.Logger, hosted bool, connect func(member.Observer, *RoundStores, *slog.Logger) member.ControlPlane) (*member.Member, error) {
+// newMember makes a member whose control plane is found, or started in this process, by what find makes. hosted tells
+// that a control plane listens at the endpoint. A wrong parameter, local address or token file is ErrInvalid. A nil log
+// is none.
+func newMember(p params.Params, log *slog.Logger, hosted bool, find func(discovery.Config) client.Finder) (*member.Member, error) {
 	if err := check(p); err != nil {
 		return nil, err
 	}
@@ -87,7 +70,15 @@ func newMember(p params.Params, log *slog.Logger, hosted bool, connect func(memb
 	if err != nil {
 		return nil, err
 	}
-	return member.New(p, func(o member.Observer) member.ControlPlane { return connect(o, stores, log) }, stores, log), nil
+	start := func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
+		return startHost(cfg, stores, openTrace(p.Record, cfg.Node, log), listeners...)
+	}
+	return member.New(p, func(o member.Observer) member.ControlPlane {
+		return client.NewWith(p, o, log, func(cfg discovery.Config) client.Finder {
+			cfg.Start = start
+			return find(cfg)
+		})
+	}, stores, log), nil
 }
 
 func check(p params.Params) error {

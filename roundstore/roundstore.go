@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/acceptloop"
 	"rallypoint/tcpstore"
 	"rallypoint/tcpstore/forward"
 )
@@ -130,7 +131,7 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 	opts := tcpstore.Options{Logger: r.log, NormalizeAttemptKeys: true}
 	var l net.Listener
 	if beside != nil {
-		l = &portListener{controlPort: beside, closed: make(chan struct{})} // whose users the control plane has checked
+		l = acceptloop.NewHanded(beside.conns, beside.addr) // whose users the control plane has checked
 	} else {
 		var err error
 		if l, err = listen(ctx, host, port); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"sync"
+
+	"rallypoint/internal/acceptloop"
 )
 
 // LocalFinder is the client.Finder of the only node of a job: it starts a control plane in this process, which no
@@ -12,22 +14,21 @@ type LocalFinder struct {
 	Config
 	noStandbys
 
-	mu   sync.Mutex
-	host Host // nil: it was not started, or is closed
-	pipe *pipeListener
+	mu       sync.Mutex
+	host     Host // nil: it was not started, or is closed
+	listener *acceptloop.Handed
+	conns    chan net.Conn // to listener
 }
-
-// NewLocal makes a finder, which starts nothing before Find.
-func NewLocal(cfg Config) *LocalFinder { return &LocalFinder{Config: cfg} }
 
 func (f *LocalFinder) Find(ctx context.Context) (*Conn, error) {
 	f.mu.Lock()
 	if f.host == nil {
-		f.pipe = newPipeListener()
-		f.host = f.Start(HostConfig{Params: f.Params, Node: f.Node, Log: f.Log}, f.pipe)
+		f.conns = make(chan net.Conn)
+		f.listener = acceptloop.NewHanded(f.conns, here{})
+		f.host = f.Start(HostConfig{Params: f.Params, Node: f.Node, Log: f.Log}, f.listener)
 	}
 	f.mu.Unlock()
-	conn, err := f.pipe.dial(ctx)
+	conn, err := f.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -64,39 +65,12 @@ func (f *LocalFinder) Close() {
 	}
 }
 
-// pipeListener accepts connections from within this process.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPipeListener() *pipeListener {
-	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-}
-
-func (p *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.conns:
-		return conn, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipeListener) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (p *pipeListener) Addr() net.Addr { return here{} }
-
-func (p *pipeListener) dial(ctx context.Context) (net.Conn, error) {
+func (f *LocalFinder) dial(ctx context.Context) (net.Conn, error) {
 	near, far := net.Pipe()
 	select {
-	case p.conns <- pipeConn{far}:
+	case f.conns <- pipeConn{far}:
 		return pipeConn{near}, nil
-	case <-p.closed:
+	case <-f.listener.Closed():
 		return nil, net.ErrClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
