@@ -82,10 +82,7 @@ func rpgo_agent_get_failure(id C.uint64_t, index C.int32_t, out *C.rp_failure, e
 		f := &r.Failures[index]
 		out.rank, out.local_rank = C.int32_t(f.Rank), C.int32_t(f.LocalRank)
 		out.pid, out.exit_code = C.int32_t(f.Pid), C.int32_t(f.ExitCode)
-		out.terminated = 0
-		if f.Terminated {
-			out.terminated = 1
-		}
+		out.terminated = truth(f.Terminated)
 		out.time_ms = C.int64_t(f.Time.UnixMilli())
 		fillBuffer(&out.host, []byte(f.Host))
 		fillBuffer(&out.error_file, []byte(f.ErrorFile))

@@ -298,13 +298,9 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 	p := params.Default()
 	p.RunID = "none"
 	if config.rendezvous != nil {
-		var warnings []string
 		var err error
-		if p, warnings, err = toParams(config.rendezvous); err != nil {
+		if p, err = toParams(config.rendezvous); err != nil {
 			return nil, err
-		}
-		for _, w := range warnings {
-			logger.Warn(w)
 		}
 	}
 	meetBy(spec, p)

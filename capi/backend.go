@@ -160,7 +160,7 @@ func (t *table) free() {
 //export rpgo_member_open_backend
 func rpgo_member_open_backend(config *C.rp_member_config, b *C.rp_backend, out *C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		p, warnings, err := toParams(config)
+		p, err := toParams(config)
 		if err != nil {
 			return err
 		}
@@ -175,9 +175,6 @@ func rpgo_member_open_backend(config *C.rp_member_config, b *C.rp_backend, out *
 		if err != nil {
 			C.free(unsafe.Pointer(t.c))
 			return err
-		}
-		for _, w := range warnings {
-			logger.Warn(w)
 		}
 		o := newMember(m)
 		o.release = t.release

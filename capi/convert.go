@@ -150,6 +150,13 @@ func toUTF8(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
+func truth(is bool) C.int32_t {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 // timeLimit converts a timeout; ok is false for "no limit".
 func timeLimit(ms C.int64_t) (d time.Duration, ok bool) {
 	if ms < 0 || int64(ms) > math.MaxInt64/int64(time.Millisecond) {

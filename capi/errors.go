@@ -64,12 +64,8 @@ func export(out *C.rp_error, body func() error) C.int32_t {
 		return C.RP_PENDING
 	}
 	code := codeOf(err)
-	var retryable C.int32_t
-	if code.Retryable() {
-		retryable = 1
-	}
 	text := toUTF8(err.Error())
-	return C.glue_fail(out, C.int32_t(code), retryable, (*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
+	return C.glue_fail(out, C.int32_t(code), truth(code.Retryable()), (*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
 }
 
 // on is export for what a handle stands for. Inlined it makes the library larger.

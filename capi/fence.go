@@ -40,10 +40,7 @@ func rpgo_fence_open(config *C.rp_fence_config, timeoutMS C.int64_t, out *C.uint
 //export rpgo_fence_get_state
 func rpgo_fence_get_state(id C.uint64_t, state *C.rp_fence_state, err *C.rp_error) C.int32_t {
 	return on(id, err, func(f *fence.Fence) error {
-		state.existed = 0
-		if f.Existed() {
-			state.existed = 1
-		}
+		state.existed = truth(f.Existed())
 		fillText(state.version[:], f.Version())
 		return nil
 	})

@@ -89,8 +89,8 @@ func (m *member) Close() error {
 // options.
 const optionBackend = "backend"
 
-// toParams converts a configuration. The warnings about it are for the log.
-func toParams(config *C.rp_member_config) (p params.Params, warnings []string, err error) {
+// toParams converts a configuration, and logs the warnings about it.
+func toParams(config *C.rp_member_config) (p params.Params, err error) {
 	p = params.Default()
 	p.Min, p.Max = int(config.min_nodes), int(config.max_nodes)
 	err = texts(
@@ -99,28 +99,32 @@ func toParams(config *C.rp_member_config) (p params.Params, warnings []string, e
 		textField{"local_addr", config.local_addr, &p.LocalAddr},
 	)
 	if err != nil {
-		return p, nil, err
+		return p, err
 	}
 	options, err := toOptions(config.options, config.options_len)
 	if err != nil {
-		return p, nil, err
+		return p, err
 	}
 	if name, ok := options[optionBackend]; ok {
 		delete(options, optionBackend)
 		if p.Endpoint, options, err = backend.Resolve(name, p.Endpoint, options); err != nil {
-			return p, nil, err
+			return p, err
 		}
 	}
-	if warnings, err = p.SetOptions(options); err != nil {
-		return p, nil, err
+	warnings, err := p.SetOptions(options)
+	if err != nil {
+		return p, err
 	}
 	if config.flags&^C.RP_MEMBER_ENVIRONMENT != 0 {
-		return p, nil, invalid("flags is %#x, which holds unknown bits", uint32(config.flags))
+		return p, invalid("flags is %#x, which holds unknown bits", uint32(config.flags))
 	}
 	if config.flags&C.RP_MEMBER_ENVIRONMENT != 0 {
 		warnings = append(warnings, p.SetEnvironment(getenv)...)
 	}
-	return p, warnings, nil
+	for _, w := range warnings {
+		logger.Warn(w)
+	}
+	return p, nil
 }
 
 func toOptions(items *C.rp_option, n C.size_t) (map[string]string, error) {
@@ -157,16 +161,13 @@ func getenv(name string) string {
 //export rpgo_member_open
 func rpgo_member_open(config *C.rp_member_config, out *C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		p, warnings, err := toParams(config)
+		p, err := toParams(config)
 		if err != nil {
 			return err
 		}
 		m, err := backend.Open(p, logger)
 		if err != nil {
 			return err
-		}
-		for _, w := range warnings {
-			logger.Warn(w)
 		}
 		*out = openHandle(newMember(m))
 		return nil
@@ -282,10 +283,7 @@ func rpgo_member_nodes_waiting(id C.uint64_t, count *C.int32_t, err *C.rp_error)
 //export rpgo_member_is_closed
 func rpgo_member_is_closed(id C.uint64_t, closed *C.int32_t, err *C.rp_error) C.int32_t {
 	return on(id, err, func(m *member) error {
-		*closed = 0
-		if m.Closed() {
-			*closed = 1
-		}
+		*closed = truth(m.Closed())
 		return nil
 	})
 }
