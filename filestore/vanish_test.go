@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
-	"rallypoint/internal/filetest"
 	"rallypoint/internal/lockedfile"
 	"rallypoint/internal/testkit"
 )
@@ -41,7 +40,7 @@ func TestFileTakenAway(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "dir", "store")
 				testkit.Check(t, os.Mkdir(filepath.Dir(path), 0o755))
 				if name == "directory removed" {
-					filetest.NeedsRemoval(t, filepath.Dir(path))
+					needsRemoval(t, filepath.Dir(path))
 				}
 				s := mustOpen(t, path, 0, &Options{Remote: remote})
 				ctx := testkit.Within(t, testkit.Patience)
@@ -204,7 +203,7 @@ func TestFileStale(t *testing.T) {
 	s := mustOpen(t, newPath(t), 0, &Options{Remote: true})
 	ctx := testkit.Within(t, testkit.Patience)
 	testkit.Check(t, s.Set(ctx, "k", nil))
-	filetest.MakeStale(t, s.file)
+	makeStale(t, s.file)
 	for range 2 {
 		if _, err := s.Get(ctx, "k"); !errors.Is(err, ErrVanished) {
 			t.Error(err)
@@ -242,5 +241,39 @@ func TestOpenThatIsCalledOff(t *testing.T) {
 				t.Errorf("after the open: %v", err)
 			}
 		})
+	}
+}
+
+// needsRemoval skips a test that removes a folder whose files are open, where the file
+// system keeps those there under other names (FUSE, NFS).
+func needsRemoval(t testing.TB, dir string) {
+	t.Helper()
+	f, err := os.CreateTemp(dir, "open")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) > 0 {
+		t.Skipf("this file system keeps open files in their folder: %v", names)
+	}
+}
+
+// makeStale makes the lock of a file fail until the test ends, as that of one on NFS does
+// which another machine has removed.
+func makeStale(t testing.TB, stale *lockedfile.File) {
+	t.Cleanup(func() { lockedfile.Flock = unix.Flock })
+	lockedfile.Flock = func(fd, how int) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || st.Ino == stale.Ino {
+			return unix.ESTALE
+		}
+		return unix.Flock(fd, how)
 	}
 }

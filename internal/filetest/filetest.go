@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/internal/lockedfile"
 	"rallypoint/internal/testkit"
 )
 
@@ -27,40 +26,6 @@ func Elsewhere(path string) string {
 		return there + "/" + rest
 	}
 	return path
-}
-
-// NeedsRemoval skips a test that removes a folder whose files are open, where the file
-// system keeps those there under other names (FUSE, NFS).
-func NeedsRemoval(t testing.TB, dir string) {
-	t.Helper()
-	f, err := os.CreateTemp(dir, "open")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil {
-		t.Fatal(err)
-	}
-	names, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(names) > 0 {
-		t.Skipf("this file system keeps open files in their folder: %v", names)
-	}
-}
-
-// MakeStale makes the lock of a file fail until the test ends, as that of one on NFS does
-// which another machine has removed.
-func MakeStale(t testing.TB, stale *lockedfile.File) {
-	t.Cleanup(func() { lockedfile.Flock = unix.Flock })
-	lockedfile.Flock = func(fd, how int) error {
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil || st.Ino == stale.Ino {
-			return unix.ESTALE
-		}
-		return unix.Flock(fd, how)
-	}
 }
 
 // AtFIFO calls with the path of a FIFO that has a writer, and then none: neither has an end.
