@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from types import FunctionType
 from typing import Any, Callable
 
 import torch
@@ -231,8 +232,23 @@ for _name in _OPERATIONS:
         setattr(ProcessGroup, _name, _operation(_name))
 
 
+def _hide_from_compiler() -> None:
+    """Has torch.compile not look into what a compiled model calls here, where it would fail.
+
+    torch.compiler.disable does the same, and imports the compiler for it.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    for part in (*vars(ProcessGroup).values(), *vars(_Collective).values()):
+        if isinstance(part, FunctionType):
+            strategy = eval_frame._FrameExecStrategy(skip, skip)
+            eval_frame.set_code_exec_strategy(part.__code__, strategy)
+
+
 def initialise(store: dist.Store, timeout: timedelta | None) -> ProcessGroup:
     """Makes torch's default group, with this process alone."""
+    _hide_from_compiler()
     dist.Backend._ensure_backend_registered("gloo")
     plugins = dist.Backend._plugins
     gloo = plugins["GLOO"]

@@ -180,6 +180,15 @@ def test_the_first_workers_wait_for_each_other_as_long_as_it_is_said(
         ends.pop()()
 
 
+def test_a_compiled_model(group: ProcessGroup) -> None:
+    """torch.compile would look into what the group does for it, and fail."""
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model = torch.compile(torch.nn.parallel.DistributedDataParallel(net), backend="eager")
+    for _ in range(2):
+        model(torch.ones(4, 2)).sum().backward()
+    assert group.size() == 1
+
+
 def test_it_is_not_split(group: ProcessGroup) -> None:
     """torch would split what has no connections."""
     with pytest.raises(RuntimeError, match="change, so that it is not split"):
