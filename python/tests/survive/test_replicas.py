@@ -1,12 +1,15 @@
-"""DistributedDataParallel modules after a change of the world."""
+"""DistributedDataParallel modules, and samplers, after a change of the world."""
 
 from __future__ import annotations
 
 import gc
+import re
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import REPOSITORY
 from survive.runs import CUT, a_group, net, no_loop  # noqa: F401
 
 from rallypoint import survive
@@ -76,3 +79,22 @@ def test_a_replica_is_found_where_gc_has_frozen_it() -> None:
     finally:
         gc.unfreeze()
         dist.destroy_process_group()
+
+
+def test_the_sampler_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """... divides the data among whatever workers there are."""
+    page = (REPOSITORY / "docs" / "keep-the-rest.md").read_text()
+    found = re.search(r"### A sampler\n.*?```python\n(.*?)```", page, re.DOTALL)
+    assert found
+    monkeypatch.setattr(survive, "init_process_group", lambda _: None)
+    monkeypatch.setattr(dist, "get_rank", lambda *_: 2)
+    monkeypatch.setattr(dist, "get_world_size", lambda *_: 3)
+    names: dict[str, Any] = {}
+    exec(found[1], names)
+    assert len(names["sampler"]) == 334
+    for size in (2, 5):
+        parts = []
+        for rank in range(size):
+            names["changed"](rank, size)
+            parts += list(names["sampler"])
+        assert sorted(parts) == list(range(1000))
