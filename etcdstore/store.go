@@ -83,7 +83,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	return s, nil
 }
 
-// renew keeps the lease alive until Close.
+// renew keeps the lease alive until Close, or until it is gone.
 func (s *Store) renew(every time.Duration) {
 	defer s.done.Done()
 	t := time.NewTicker(max(every, 100*time.Millisecond))
@@ -96,6 +96,9 @@ func (s *Store) renew(every time.Duration) {
 		}
 		if err := s.client.KeepAlive(s.ctx, s.lease); err != nil && s.ctx.Err() == nil {
 			s.client.Config.Log().Warn("the lease of the keys was not renewed", "error", err)
+			if errors.Is(err, etcdclient.ErrLeaseGone) {
+				return
+			}
 		}
 	}
 }

@@ -15,9 +15,11 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"pgregory.net/rapid"
 
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/store/storetest"
 	"rallypoint/internal/etcdclient"
@@ -304,6 +306,29 @@ func TestKeysGoWithTheirLease(t *testing.T) {
 	testkit.Equal(t, testkit.Must(other.NumKeys(ctx))(t), 2)
 	testkit.Check(t, s.Close())
 	testkit.Eventually(t, "the keys are gone", func() bool { return testkit.Must(other.NumKeys(ctx))(t) == 0 })
+}
+
+// TestLeaseIsLost: a store whose lease is gone says so, and tries no more to renew it.
+func TestLeaseIsLost(t *testing.T) {
+	config := shared.Config(t)
+	config.TTL = time.Second
+	logger, lines := testkit.NewLog(t)
+	config.Logger = logger
+	s := mustOpen(t, config)
+	ctx := testkit.Within(t, testkit.Patience)
+	testkit.Must(s.client.Etcd.Revoke(ctx, clientv3.LeaseID(s.lease)))(t)
+	if err := s.Set(ctx, "k", nil); rendezvous.CodeOf(err) != rendezvous.CodeState || !strings.Contains(err.Error(), "the lease of the keys has run out") {
+		t.Error(err)
+	}
+	ended := testkit.Go(func() error { s.done.Wait(); return nil })
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		t.Error("it goes on")
+	}
+	if n := len(lines.With("WARN", "was not renewed")); n != 1 {
+		t.Errorf("%d lines", n)
+	}
 }
 
 // TestCloseLeavesNothing: the slots go with the store.
