@@ -525,15 +525,35 @@ func TestDirectoryOfAnotherServer(t *testing.T) {
 	}
 }
 
-// TestLeaderThatStopsServingForgetsNothing: a leader that nobody has replaced begins again, as the same voter.
+// TestLeaderThatStopsServingForgetsNothing: a leader that nobody has replaced begins again, as the same voter, also while a
+// node has it write: what it has proposed before, a majority accepts yet.
 func TestLeaderThatStopsServingForgetsNothing(t *testing.T) {
 	tr := started(t, 3, 10*time.Second)
 	n := tr.connect(tr.params(1), "a")
 	form(t, []*node{n})
 	leader := tr.servers[tr.leader()]
 	before := leader.group.Liveness().Voter
-	leader.host.StepDown(wire.Redirect{Group: leader.group.Current().Group, Node: leader.name}, "nobody hears it")
-	leader.serves([]*node{n})
+	stop := make(chan struct{})
+	writing := testkit.Go(func() error {
+		for i := int64(1); ; i++ {
+			select {
+			case <-stop:
+				return nil
+			default:
+			}
+			add := rendezvous.KeyRequest{Round: n.in.Round, Op: store.OpAdd, Keys: []string{"writes"}, Amount: 1}
+			result, err := n.Start(add).Wait(controltest.Context(t))
+			if err != nil || result.(rendezvous.KeyResult).Number != i {
+				return fmt.Errorf("write %d: %+v, %w", i, result, err)
+			}
+		}
+	})
+	for range 10 {
+		leader.host.StepDown(wire.Redirect{Group: leader.group.Current().Group, Node: leader.name}, "nobody hears it")
+		leader.serves([]*node{n})
+	}
+	close(stop)
+	testkit.Check(t, <-writing)
 	if after := leader.group.Liveness().Voter; after != before {
 		t.Errorf("voter %s became %s", before, after)
 	}

@@ -455,13 +455,14 @@ func (p *Peers) targetLocked() {
 }
 
 // Elected begins a reign where the others have elected this server, and its replica has all that a majority
-// has accepted. alone tells that no majority could be asked whether there was more. It reports false if this server was not
-// elected, has no majority, or leads already.
+// has accepted, and what it has proposed in a reign before, which the majority accepts yet. alone tells that no majority
+// could be asked whether there was more. It reports false if this server was not elected, has no majority, or leads already.
 func (p *Peers) Elected() (reign uint64, alone, elected bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.vote.node
-	if p.hosting || p.closed || !n.Majority(p.vote.now()) || n.Committed() == 0 {
+	_, _, last := n.Value()
+	if p.hosting || p.closed || !n.Majority(p.vote.now()) || n.Committed() < last {
 		return 0, false, false
 	}
 	p.beginReignLocked()

@@ -71,6 +71,28 @@ func TestReignEndsWithAnotherLead(t *testing.T) {
 	}
 }
 
+// TestReignKnowsWhatTheOneBeforeHasProposed: a server hosts no more while what it has proposed is on its way to the others, and
+// nobody else has led. A majority accepts that yet: the next reign begins with it, or would propose the same events again,
+// and no server could go on with such a log.
+func TestReignKnowsWhatTheOneBeforeHasProposed(t *testing.T) {
+	p, voters := firstOfThree(t)
+	voters.carry()
+	reign, _, elected := p.Elected()
+	if !elected || !p.Lead(reign, time.Now()) {
+		t.Fatal("it does not lead")
+	}
+	p.vote.node.Propose(p.vote.now(), journal.Entries([]journal.WriteBatch{{Run: 1, Snapshot: &journal.Snapshot{ID: "run", State: []byte("state")}}})...)
+	p.members.voteLocked()
+	p.StepDown(wire.Redirect{Group: p.target.Group, Node: "a:1"})
+	if _, _, elected := p.Elected(); elected {
+		t.Errorf("its next reign begins with %d runs", len(p.Replica.Runs()))
+	}
+	voters.carry()
+	if _, _, elected := p.Elected(); !elected || len(p.Replica.Runs()) != 1 {
+		t.Errorf("elected: %v, with %d runs", elected, len(p.Replica.Runs()))
+	}
+}
+
 // TestHostThatIsElectedAgain: another node leads for a moment, and the host before it is elected again. Its server lacks what
 // the other has told nodes: it begins again, with what the voters keep.
 func TestHostThatIsElectedAgain(t *testing.T) {
