@@ -134,7 +134,7 @@ elif __name__ == "__main__":
 
 @pytest.mark.parametrize(
     "how",
-    ["script", *(pytest.param(w, marks=pytest.mark.long) for w in ("shell", "stop")), "function"],
+    ["script", *(pytest.param(w, marks=pytest.mark.long) for w in ("shell", "stop", "function"))],
 )
 def test_data_loader_outlives_sigterm(tmp_path: Path, how: str) -> None:
     """A script that saves on SIGTERM still has the processes of its DataLoader."""
