@@ -95,7 +95,7 @@ test-asan: build/asan/librallypoint.so.$(SOVERSION) $(ETCD)  ## The C tests and 
 	$(call say,C tests with AddressSanitizer)
 	@for t in $(C_TESTS); do bin=build/asan/$$(basename $$t .c); \
 	$(CC) -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -fsanitize=address,undefined -fno-omit-frame-pointer \
-	-Iinclude -Icapi/tests -o $$bin $$t -Wl,--as-needed $< -pthread; \
+	-DROUNDS=600 -Iinclude -Icapi/tests -o $$bin $$t -Wl,--as-needed $< -pthread; \
 	LD_LIBRARY_PATH=build/asan timeout 300 $$bin || { echo "FAIL  $$bin (exit $$?)"; exit 1; }; echo "ok    $$bin"; done
 
 # memcheck sees leaks and wrong accesses of the program; not what Go does with its own
