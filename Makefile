@@ -3,6 +3,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-builtin-rules --no-print-directory
+# Four recipes at a time: most of what tests do is to wait for other processes. What is compiled
+# with the same options is compiled by one recipe, after which the others find it in Go's cache:
+# order-only prerequisites say so.
+ifneq ($(filter check test,$(MAKECMDGOALS)),)
+MAKEFLAGS += -j4
+endif
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -108,6 +114,7 @@ $(LIBRARY): FORCE
 	CGO_ENABLED=1 $(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o "$$tmp/librallypoint.so" ./capi; \
 	$(call replace_if_changed,$$tmp/librallypoint.so)
 
+build/rallypoint-audit: | build/rallypoint
 build/rallypoint build/rallypoint-audit: FORCE
 	$(call say,building $@)
 	@mkdir -p build; tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
@@ -117,13 +124,15 @@ build/rallypoint build/rallypoint-audit: FORCE
 build/swarm: FORCE
 	@mkdir -p build; $(GO_BUILD) -o $@ ./bench/swarm
 
-build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(BUILD_STAMP)
+# The build backend is that of .venv, or alone by pip: a wheel is had without uv and without torch.
+BUILDER_STAMP = $(if $(wildcard $(VENV_STAMP))$(filter test,$(MAKECMDGOALS)),$(VENV_STAMP),$(BUILD_STAMP))
+
+build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(BUILDER_STAMP)
 	$(call say,building the wheel)
 	@rm -f dist/*.whl
-	@GO=$(GO) RALLYPOINT_LIB=build/librallypoint.so .venvs/build/bin/python -m hatchling build -t wheel -d dist
+	@GO=$(GO) RALLYPOINT_LIB=build/librallypoint.so $(dir $(BUILDER_STAMP))bin/python -m hatchling build -t wheel -d dist
 	@touch $@
 
-# The build backend alone, by pip: a wheel is had without uv and without torch.
 $(BUILD_STAMP):
 	$(call say,making .venvs/build)
 	@mkdir -p .venvs; rm -rf .venvs/build; $(PYTHON) -m venv .venvs/build

@@ -2,21 +2,23 @@
 
 ##@ Check (no test is run)
 
-# Two at a time, as test: while one links, the other compiles.
 .PHONY: check
-check:  ## Formatting, vet, linters, types, headers, the site's links
-	@$(MAKE) -j2 check-go check-abi check-c check-python site
+check: check-go check-abi check-c check-python site  ## Formatting, vet, linters, types, headers, the site's links
 
 # vet and staticcheck read packages as they are compiled for the tests, with the race
-# detector: else all of them, and Go's own, would be compiled once more. GOGC: staticcheck
-# prefers little memory to time, and what it saves is 5 %.
-.PHONY: check-go
-check-go: FORCE $(STATICCHECK)  ## gofmt, go vet, staticcheck, imports, go mod tidy
+# detector: else all of them, and Go's own, would be compiled once more.
+.PHONY: check-vet
+check-vet: FORCE
 	$(call say,gofmt)
 	@out=$$(gofmt -l $(GO_FILES) </dev/null); \
 	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi
 	$(call say,go vet)
 	@CGO_ENABLED=1 $(GO) vet -race -tags long ./...
+	@CGO_ENABLED=1 $(GO) list -race -test -export ./... >/dev/null # which compiles the tests
+
+# GOGC: staticcheck prefers little memory to time, and what it saves is 5 %.
+.PHONY: check-go
+check-go: check-vet $(STATICCHECK)  ## gofmt, go vet, staticcheck, imports, go mod tidy
 	$(call say,staticcheck)
 	@GOGC=200 CGO_ENABLED=1 GOFLAGS="$$($(GO) env GOFLAGS) -race" $(STATICCHECK) ./...
 	$(call say,who imports what)

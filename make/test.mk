@@ -14,14 +14,17 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 	$(call say,go test of the fast packages)
 	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
 
-# Four at a time, the longest first: most tests wait for other processes, not for a processor.
-# They start hundreds of interpreters. python3 may be a shim that starts a shell (pyenv), and what
-# is installed there may have files of paths that each interpreter reads; so one with nothing
-# installed comes first on PATH.
+# Those that wait longest come first.
 .PHONY: test
-test: FORCE  ## All quick tests
-	@real=$$($(PYTHON) -c 'import sys; print(sys.executable)'); $$real -m venv --without-pip --clear build/python; PATH="$(CURDIR)/build/python/bin:$$PATH" \
-	$(MAKE) -j4 PYTHON="$$real" test-go test-python-regroup test-python-files-2 test-python-files-1 test-python-jobs test-python-torchrun test-install test-c test-free-threaded
+test: test-go test-python-regroup test-python-files-2 test-python-files-1 test-python-jobs test-python-torchrun test-install test-c test-free-threaded  ## All quick tests
+
+# The tests start hundreds of interpreters. python3 may be a shim that starts a shell (pyenv), and
+# what is installed there may have files of paths that each interpreter reads; so one with nothing
+# installed comes first on PATH.
+bare_python = export PATH="$(CURDIR)/build/python/bin:$$PATH";
+
+build/python: FORCE
+	@$$($(PYTHON) -c 'import sys; print(sys.executable)') -m venv --without-pip --clear $@
 
 # FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
 .PHONY: test-free-threaded
@@ -35,6 +38,9 @@ test-conda:  ## A build of the conda recipe, if rattler-build is there
 	@packaging/tests/conda
 
 PYTHON_TESTS := test-python test-python-torchrun test-python-jobs test-python-regroup test-python-files-1 test-python-files-2
+
+# Beside check, no test begins before the packages are compiled: else the shorter ones would come first.
+test-go test-install test-c $(PYTHON_TESTS): | $(if $(filter check,$(MAKECMDGOALS)),check-vet)
 
 test-helm: export RALLYPOINT_TEST_HELM = $(CURDIR)/$(HELM)
 
@@ -51,9 +57,9 @@ test-go test-go-long test-etcd-versions test-mounts test-run-long: export GORACE
 # more when all else has ended; packaging/again.py says what is final.
 GO_TEST = -race -vet=off -ldflags=-s -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
 .PHONY: test-go
-test-go: FORCE $(GOTESTSUM) $(ETCD)  ## go test -race ./...
+test-go: FORCE $(GOTESTSUM) $(ETCD) | build/python  ## go test -race ./...
 	$(call say,go test -race ./...)
-	@mkdir -p build; rm -f build/go-test.json; export CGO_ENABLED=1; $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --jsonfile=build/go-test.json --packages=./... -- $(GO_TEST) || \
+	@mkdir -p build; rm -f build/go-test.json; export CGO_ENABLED=1; $(bare_python) $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --jsonfile=build/go-test.json --packages=./... -- $(GO_TEST) || \
 	$(PYTHON) packaging/again.py build/go-test.json $(FLAKY) -- $(GO) test $(GO_TEST)
 
 # The names of tests that were run once more, a line each time.
@@ -115,17 +121,17 @@ test-valgrind: build/librallypoint.so $(C_TEST_BINS) $(ETCD)  ## The C tests und
 	grep -q 'HEAP SUMMARY' $$log; echo "ok    $$t"; done
 
 .PHONY: test-install
-test-install:  ## make install, and programs built against it with pkg-config and CMake
+test-install: | build/python build/librallypoint.so build/rallypoint  ## make install, and programs built against it with pkg-config and CMake
 	$(call say,packaging/tests/run)
-	@packaging/tests/run
+	@$(bare_python) MAKEFLAGS= packaging/tests/run
 
 .PHONY: $(PYTHON_TESTS)
-$(PYTHON_TESTS): .venv/.wheel build/rallypoint build/rallypoint-audit $(ETCD)
+$(PYTHON_TESTS): .venv/.wheel build/rallypoint build/rallypoint-audit $(ETCD) | build/python
 
 # $(1): folders and options. What fails is run once more when all else has ended: the second
 # run decides, unless it was more than a failed test (exit code 1; 8 is a broken guarantee).
 define pytest
-@$(BIN)/python -m pytest $(1) -o cache_dir=.pytest_cache/$@ $(PYTEST_ARGS) || { code=$$?; [ $$code = 1 ] || exit $$code; \
+@$(bare_python) $(BIN)/python -m pytest $(1) -o cache_dir=.pytest_cache/$@ $(PYTEST_ARGS) || { code=$$?; [ $$code = 1 ] || exit $$code; \
 	echo "==> once more what failed (passed only when run again, if it passes)"; \
 	grep -o '[^"]*::[^"]*' .pytest_cache/$@/v/cache/lastfailed | $(note_flaky); \
 	$(BIN)/python -m pytest $(1) -o cache_dir=.pytest_cache/$@ --last-failed --last-failed-no-failures=none --maxfail=1 $(PYTEST_ARGS); }

@@ -63,6 +63,8 @@ test-torch-$(1): .venvs/torch-$(1)/.wheel
 endef
 $(foreach v,$(TORCH_VERSIONS),$(eval $(call torch_rules,$(v))))
 
+$(STATICCHECK) $(GOTESTSUM): | build/rallypoint
+
 $(STATICCHECK):
 	$(call say,building staticcheck $(STATICCHECK_VERSION))
 	@CGO_ENABLED=0 GOBIN=$(CURDIR)/$(dir $@) $(GO) install -trimpath honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)

@@ -22,7 +22,7 @@ NM ?= nm
 ##@ Install
 
 # With symbols for debuggers, which the installed library has in a file of its own.
-build/install/librallypoint.so: FORCE
+build/install/librallypoint.so: FORCE | build/librallypoint.so
 	$(call say,building $@)
 	@mkdir -p build/install; tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
 	CGO_ENABLED=1 $(GO_BUILD) -buildmode=c-shared -ldflags $(subst -s -w ,,$(LIB_LDFLAGS)) -o "$$tmp/librallypoint.so" ./capi; \
@@ -30,7 +30,7 @@ build/install/librallypoint.so: FORCE
 
 # One object, in which all but the functions of the header are local: what the
 # program or another Go library in it defines cannot get mixed up with it.
-build/install/librallypoint.a: FORCE
+build/install/librallypoint.a: FORCE | build/librallypoint.so
 	$(call say,building $@)
 	@mkdir -p build/install; tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
 	CGO_ENABLED=1 $(GO_BUILD) -buildmode=c-archive -ldflags '-s -w -buildid=' -o "$$tmp/all.a" ./capi; \
