@@ -119,6 +119,50 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// TestWatchOfTheNextRun: a file that takes the place of one that was removed is watched as that was.
+func TestWatchOfTheNextRun(t *testing.T) {
+	dir := t.TempDir()
+	r, w := New(dir, "job", Options{}), New(dir, "job", Options{Clock: testkit.NewClock()}) // whose time stands still
+	token, _ := set(t, r, "last", nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	told, again, done := make(chan string, 100), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			_ = w.Watch(ctx, func(state, _ []byte) {
+				told <- string(state)
+				<-again
+			})
+		}
+	}()
+	defer func() { cancel(); <-done }()
+	await := func(want string) {
+		t.Helper()
+		for late := time.After(testkit.Patience); ; {
+			select {
+			case state := <-told:
+				if state == want {
+					return
+				}
+			case <-late:
+				close(again)
+				t.Fatalf("the watch does not tell of %q", want)
+			}
+		}
+	}
+	await("last")
+	if _, _, ok, err := r.SetFor(t.Context(), nil, token, 0); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	token = nil
+	for i := range 5 {
+		token, _ = set(t, r, fmt.Sprint(i), token)
+		again <- struct{}{}
+		await(fmt.Sprint(i))
+	}
+	close(again)
+}
+
 // TestDamage: a writer that was killed in the middle of a write leaves the value before; a file with no whole
 // value is refused, and left alone.
 func TestDamage(t *testing.T) {

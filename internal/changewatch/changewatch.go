@@ -83,7 +83,10 @@ func newInotifyWatcher(path string, clock Clock) (*inotifyWatcher, error) {
 func (i *inotifyWatcher) Wait(ctx context.Context, _ bool) {
 	// Only that something happened matters. An error does not: after it the file is read.
 	select {
-	case <-i.notify.Events:
+	case event := <-i.notify.Events:
+		if event.Has(fsnotify.Remove) { // another file may have its place, and no watch yet
+			_ = i.notify.Add(event.Name)
+		}
 	case <-i.notify.Errors:
 	case <-i.clock.After(RecheckInterval):
 	case <-ctx.Done():
