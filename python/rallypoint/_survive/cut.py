@@ -10,8 +10,8 @@ from .._launch.world import changing
 #: What errors say of a store whose world is over, or soon will be.
 _GONE = (Code.TIMEOUT, Code.CANCELED, Code.CONNECTION, Code.ROUND_OVER)
 
-#: What gloo's errors of a broken or timed out connection have in their texts.
-_CUT = re.compile(r"\bgloo\b|Connection (closed|reset) by peer", re.IGNORECASE)
+#: What gloo's errors have in their texts: the path of a source file of it.
+_CUT = re.compile(r"\bgloo\b", re.IGNORECASE)
 
 
 def is_cut(error: BaseException) -> bool:

@@ -315,7 +315,13 @@ def test_an_optimizer_steps_once_in_an_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("shapes differ"), ValueError(CUT), KeyboardInterrupt()]
+    "error",
+    [
+        RuntimeError("shapes differ"),
+        RuntimeError("hub.example: Connection reset by peer"),
+        ValueError(CUT),
+        KeyboardInterrupt(),
+    ],
 )
 def test_errors_of_the_script_pass(error: BaseException) -> None:
     with pytest.raises(type(error)), run_of(values={}).attempt():
