@@ -1,9 +1,6 @@
 package rendezvous
 
-import (
-	"rallypoint/core/store"
-	"rallypoint/internal/pack"
-)
+import "rallypoint/internal/pack"
 
 // Limits of what a request holds.
 const (
@@ -14,248 +11,216 @@ const (
 
 // PackArguments writes what an event says, as one list; the common part of a
 // request is not in it.
-func PackArguments(p *pack.Packer, ev Event) {
-	if _, ok := RequestOf(ev); ok {
-		packAsked(p, ev)
-	} else {
-		packOther(p, ev)
-	}
-}
-
-func packAsked(p *pack.Packer, ev Event) {
-	switch ev := ev.(type) {
-	case Join:
-		p.List(4)
-		p.Int(ev.NodeRank)
-		p.Int(ev.RankHint)
-		packName(p, ev.StoreAddr)
-		p.Int(ev.StorePort)
-	case Withdraw:
-		p.List(1)
-		p.Uint(ev.Join)
-	case Leave:
-		p.List(3)
-		p.Int(int(ev.Ending))
-		p.Cut(ev.Reason, MaxNameLen)
-		p.Time(ev.At)
-	case CloseRun:
-		p.List(4)
-		p.Cut(ev.By, MaxNameLen)
-		p.Cut(ev.Reason, MaxNameLen)
-		p.Bool(ev.Stop)
-		p.Time(ev.At)
-	case KeyRequest:
-		p.List(5)
-		p.Uint(ev.Round)
-		p.Int(int(ev.Op))
-		p.Fit(len(ev.Keys), MaxKeys, "keys of a request")
-		for _, key := range ev.Keys {
-			p.Fit(len(key), MaxKeyLen, "bytes of a key")
-		}
-		p.Texts(ev.Keys)
-		p.Fit(len(ev.Values), MaxKeys, "values of a request")
-		for _, value := range ev.Values {
-			p.Fit(len(value), maxValueLen, "bytes of a value")
-		}
-		p.Values(ev.Values)
-		p.Int64(ev.Amount)
-	case AnnounceStop:
-		p.List(5)
-		packName(p, ev.Generation)
-		p.Uint(ev.Round)
-		p.Bool(ev.Leaving)
-		p.Cut(ev.Reason, MaxNameLen)
-		p.Duration(ev.Away)
-	case ReportDirective:
-		p.List(5)
-		packName(p, ev.ID)
-		packName(p, ev.Generation)
-		p.Uint(ev.Round)
-		p.Int64(ev.Step)
-		p.Bool(ev.Saved)
-	case GiveDirective:
-		p.List(2)
-		packDirect(p, ev.Directive)
-		p.Bool(ev.Unfit)
-	default: // Finish, AwaitPeers
-		p.List(0)
-	}
-}
-
-func packOther(p *pack.Packer, ev Event) {
-	switch ev := ev.(type) {
-	case Hello:
-		p.List(15)
-		packName(p, ev.Session)
-		packName(p, ev.Node)
-		p.Uint(ev.Incarnation)
-		p.Bool(ev.Named)
-		p.Cut(ev.Label, MaxNameLen)
-		PackPolicy(p, ev.Policy)
-		PackLastRound(p, ev.LastRound)
-		p.Bool(ev.InHost)
-		packName(p, ev.SeenAddr)
-		packName(p, ev.ServerAddr)
-		p.Bool(ev.BeginAgain)
-		p.Cut(ev.HostName, MaxNameLen)
-		packName(p, ev.Topology)
-		PackCommand(p, ev.Command)
-	case Disconnect:
-		p.List(2)
-		packName(p, ev.Session)
-		p.Bool(ev.Dead)
-	case LeaseExpired:
-		p.List(1)
-		packName(p, ev.Session)
-	case Evict:
-		p.List(3)
-		packName(p, ev.Node)
-		p.Cut(ev.By, MaxNameLen)
-		p.Cut(ev.Reason, MaxNameLen)
-	case TimerFired:
-		p.List(1)
-		packTimer(p, ev.Timer)
-	case Recovered:
-		if ev == (Recovered{}) {
-			p.List(0)
-			break
-		}
-		p.List(3)
-		packName(p, ev.Generation)
-		p.Duration(ev.Grace)
-		p.Bool(ev.Alone)
-	case Direct:
-		packDirect(p, ev)
-	case CancelDirective:
-		p.List(3)
-		packName(p, ev.ID)
-		p.Cut(ev.By, MaxNameLen)
-		p.Cut(ev.Reason, MaxNameLen)
-	case Cordon:
-		p.List(4)
-		packName(p, ev.Node)
-		p.Duration(ev.For)
-		p.Cut(ev.By, MaxNameLen)
-		p.Cut(ev.Reason, MaxNameLen)
-	case Undrain:
-		p.List(3)
-		packName(p, ev.Node)
-		p.Cut(ev.By, MaxNameLen)
-		p.Cut(ev.Reason, MaxNameLen)
-	case Forget:
-		p.List(2)
-		p.Cut(ev.By, MaxNameLen)
-		p.Cut(ev.Reason, MaxNameLen)
-	case Ended:
-		p.List(8)
-		p.Int(int(ev.Closing.Kind))
-		p.Cut(ev.Closing.By, maxClosingBy)
-		p.Cut(ev.Closing.Reason, maxClosingReason)
-		p.Time(ev.Closing.At)
-		p.Duration(ev.For)
-		p.Cut(ev.Machine, MaxNameLen)
-		p.Duration(ev.Uptime)
-		p.Cut(ev.Closing.Commands, maxClosingDigests)
-	default: // a request that this version does not know
-		p.List(0)
-	}
-}
+func PackArguments(p *pack.Packer, ev Event) { codeArguments(pack.Coder{Out: p}, OpOf(ev), ev) }
 
 // UnpackArguments reads what PackArguments wrote; nil for an operation that is
 // not known to this version.
 func UnpackArguments(u *pack.Unpacker, op Op) Event {
-	u.Open()
-	defer u.Close()
-	if op.IsRequest() {
-		return unpackAsked(u, op)
-	}
-	return unpackOther(u, op)
+	return codeArguments(pack.Coder{In: u}, op, nil)
 }
 
-// unpackAsked reads a request. A server's goroutine for each node calls it, but hardly ever
-// unpackOther, for whose events its stack would have to have room.
-func unpackAsked(u *pack.Unpacker, op Op) Event {
+// codeArguments writes an event, or reads and returns one, whose operation that is.
+func codeArguments(c pack.Coder, op Op, ev Event) Event {
+	defer c.Close()
+	if op.IsRequest() {
+		return codeAsked(c, op, ev)
+	}
+	return codeOther(c, op, ev)
+}
+
+// codeAsked codes a request. A server's goroutine for each node calls it, but hardly ever
+// codeOther, for whose events its stack would have to have room.
+func codeAsked(c pack.Coder, op Op, ev Event) Event {
 	switch op {
 	case OpJoin:
-		return Join{NodeRank: u.IntOr(-1), RankHint: u.IntOr(-1), StoreAddr: u.Text(MaxNameLen), StorePort: u.Int()}
+		ev, _ := ev.(Join)
+		c.Open(4)
+		c.IntOr(&ev.NodeRank, -1)
+		c.IntOr(&ev.RankHint, -1)
+		codeName(c, &ev.StoreAddr)
+		c.Int(&ev.StorePort)
+		return ev
 	case OpWithdraw:
-		return Withdraw{Join: u.Uint()}
+		ev, _ := ev.(Withdraw)
+		c.Open(1)
+		c.Uint(&ev.Join)
+		return ev
 	case OpLeave:
-		return Leave{Ending: Ending(u.Int()), Reason: u.Text(MaxNameLen), At: u.Time()}
+		ev, _ := ev.(Leave)
+		c.Open(3)
+		c.Int((*int)(&ev.Ending))
+		codeSaid(c, &ev.Reason)
+		c.Time(&ev.At)
+		return ev
 	case OpClose:
-		return CloseRun{By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), Stop: u.Bool(), At: u.Time()}
-	case OpFinish:
-		return Finish{}
-	case OpAwaitPeers:
-		return AwaitPeers{}
+		ev, _ := ev.(CloseRun)
+		c.Open(4)
+		codeSaid(c, &ev.By, &ev.Reason)
+		c.Bool(&ev.Stop)
+		c.Time(&ev.At)
+		return ev
 	case OpKey:
-		return KeyRequest{
-			Round: u.Uint(), Op: store.Op(u.Int()),
-			Keys: u.Texts(MaxKeys, MaxKeyLen), Values: u.Values(MaxKeys, maxValueLen), Amount: u.Int64(),
+		ev, _ := ev.(KeyRequest)
+		if c.Out != nil {
+			ev.fit(c.Out)
 		}
-	case OpGiveDirective:
-		u.Open()
-		d := unpackDirect(u)
-		u.Close()
-		return GiveDirective{Directive: d, Unfit: u.Bool()}
-	case OpReportDirective:
-		return ReportDirective{ID: u.Text(MaxNameLen), Generation: u.Text(MaxNameLen), Round: u.Uint(), Step: u.Int64(), Saved: u.Bool()}
+		c.Open(5)
+		c.Uint(&ev.Round)
+		c.Int((*int)(&ev.Op))
+		c.Texts(&ev.Keys, MaxKeys, MaxKeyLen)
+		c.Values(&ev.Values, MaxKeys, maxValueLen)
+		c.Int64(&ev.Amount)
+		return ev
 	case OpAnnounceStop:
-		return AnnounceStop{Generation: u.Text(MaxNameLen), Round: u.Uint(), Leaving: u.Bool(), Reason: u.Text(MaxNameLen), Away: u.Duration()}
+		ev, _ := ev.(AnnounceStop)
+		c.Open(5)
+		codeName(c, &ev.Generation)
+		c.Uint(&ev.Round)
+		c.Bool(&ev.Leaving)
+		codeSaid(c, &ev.Reason)
+		c.Duration(&ev.Away)
+		return ev
+	case OpReportDirective:
+		ev, _ := ev.(ReportDirective)
+		c.Open(5)
+		codeName(c, &ev.ID)
+		codeName(c, &ev.Generation)
+		c.Uint(&ev.Round)
+		c.Int64(&ev.Step)
+		c.Bool(&ev.Saved)
+		return ev
+	case OpGiveDirective:
+		ev, _ := ev.(GiveDirective)
+		c.Open(2)
+		ev.Directive.code(c)
+		c.Bool(&ev.Unfit)
+		return ev
+	case OpFinish:
+		ev = Finish{}
+	case OpAwaitPeers:
+		ev = AwaitPeers{}
 	}
-	return nil
+	c.Open(0)
+	return ev
 }
 
-func unpackOther(u *pack.Unpacker, op Op) Event {
+// fit makes a request that is too large for its reader an error of the writer.
+func (k *KeyRequest) fit(p *pack.Packer) {
+	p.Fit(len(k.Keys), MaxKeys, "keys of a request")
+	for _, key := range k.Keys {
+		p.Fit(len(key), MaxKeyLen, "bytes of a key")
+	}
+	p.Fit(len(k.Values), MaxKeys, "values of a request")
+	for _, value := range k.Values {
+		p.Fit(len(value), maxValueLen, "bytes of a value")
+	}
+}
+
+func codeOther(c pack.Coder, op Op, ev Event) Event {
 	switch op {
 	case opHello:
-		return Hello{
-			Session: unpackSession(u), Node: u.Text(MaxNameLen), Incarnation: u.Uint(), Named: u.Bool(), Label: u.Text(MaxNameLen),
-			Policy: UnpackPolicy(u), LastRound: UnpackLastRound(u), InHost: u.Bool(), SeenAddr: u.Text(MaxNameLen), ServerAddr: u.Text(MaxNameLen),
-			BeginAgain: u.Bool(), HostName: u.Text(MaxNameLen), Topology: u.Text(MaxNameLen), Command: UnpackCommand(u),
-		}
+		ev, _ := ev.(Hello)
+		c.Open(15)
+		codeName(c, &ev.Session)
+		codeName(c, &ev.Node)
+		c.Uint(&ev.Incarnation)
+		c.Bool(&ev.Named)
+		codeSaid(c, &ev.Label)
+		ev.Policy.Code(c)
+		ev.LastRound.Code(c)
+		c.Bool(&ev.InHost)
+		codeName(c, &ev.SeenAddr)
+		codeName(c, &ev.ServerAddr)
+		c.Bool(&ev.BeginAgain)
+		codeSaid(c, &ev.HostName)
+		codeName(c, &ev.Topology)
+		ev.Command.Code(c)
+		return ev
 	case opDisconnect:
-		return Disconnect{Session: unpackSession(u), Dead: u.Bool()}
+		ev, _ := ev.(Disconnect)
+		c.Open(2)
+		codeName(c, &ev.Session)
+		c.Bool(&ev.Dead)
+		return ev
 	case opLeaseExpired:
-		return LeaseExpired{Session: unpackSession(u)}
+		ev, _ := ev.(LeaseExpired)
+		c.Open(1)
+		codeName(c, &ev.Session)
+		return ev
 	case opEvict:
-		return Evict{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+		ev, _ := ev.(Evict)
+		c.Open(3)
+		codeName(c, &ev.Node)
+		codeSaid(c, &ev.By, &ev.Reason)
+		return ev
 	case opTimerFired:
-		return TimerFired{Timer: unpackTimer(u)}
+		ev, _ := ev.(TimerFired)
+		c.Open(1)
+		ev.Timer.code(c)
+		return ev
 	case opRecovered:
-		return Recovered{Generation: u.Text(MaxNameLen), Grace: u.Duration(), Alone: u.Bool()}
+		ev, _ := ev.(Recovered)
+		if c.Out != nil && ev == (Recovered{}) {
+			c.Open(0)
+			return ev
+		}
+		c.Open(3)
+		codeName(c, &ev.Generation)
+		c.Duration(&ev.Grace)
+		c.Bool(&ev.Alone)
+		return ev
 	case opDirect:
-		return unpackDirect(u)
+		ev, _ := ev.(Direct)
+		c.Open(9)
+		ev.codeFields(c)
+		return ev
 	case opCancel:
-		return CancelDirective{ID: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+		ev, _ := ev.(CancelDirective)
+		c.Open(3)
+		codeName(c, &ev.ID)
+		codeSaid(c, &ev.By, &ev.Reason)
+		return ev
 	case opCordon:
-		return Cordon{Node: u.Text(MaxNameLen), For: u.Duration(), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+		ev, _ := ev.(Cordon)
+		c.Open(4)
+		codeName(c, &ev.Node)
+		c.Duration(&ev.For)
+		codeSaid(c, &ev.By, &ev.Reason)
+		return ev
 	case opUndrain:
-		return Undrain{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+		ev, _ := ev.(Undrain)
+		c.Open(3)
+		codeName(c, &ev.Node)
+		codeSaid(c, &ev.By, &ev.Reason)
+		return ev
 	case opForget:
-		return Forget{By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+		ev, _ := ev.(Forget)
+		c.Open(2)
+		codeSaid(c, &ev.By, &ev.Reason)
+		return ev
 	case opEnded:
-		ended := Ended{Closing: Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}, For: u.Duration(),
-			Machine: u.Text(MaxNameLen), Uptime: u.Duration()}
-		ended.Closing.Commands = u.Text(maxClosingDigests)
-		return ended
+		ev, _ := ev.(Ended)
+		c.Open(8)
+		c.Int((*int)(&ev.Closing.Kind))
+		c.Cut(&ev.Closing.By, maxClosingBy)
+		c.Cut(&ev.Closing.Reason, maxClosingReason)
+		c.Time(&ev.Closing.At)
+		c.Duration(&ev.For)
+		codeSaid(c, &ev.Machine)
+		c.Duration(&ev.Uptime)
+		c.Cut(&ev.Closing.Commands, maxClosingDigests)
+		return ev
 	}
+	c.Open(0)
 	return nil
 }
 
-func unpackSession(u *pack.Unpacker) SessionID { return SessionID(u.Text(MaxNameLen)) }
-
-func packTimer(p *pack.Packer, t Timer) {
-	p.List(3)
-	p.Int(int(t.Kind))
-	packName(p, t.Session)
-	p.Uint(t.Seq)
-}
-
-func unpackTimer(u *pack.Unpacker) Timer {
-	u.Open()
-	defer u.Close()
-	return Timer{Kind: TimerKind(u.Int()), Session: unpackSession(u), Seq: u.Uint()}
+func (t *Timer) code(c pack.Coder) {
+	c.Open(3)
+	c.Int((*int)(&t.Kind))
+	codeName(c, &t.Session)
+	c.Uint(&t.Seq)
+	c.Close()
 }
 
 // EncodeEvent writes an event for a log: the list of StateVersion, operation,
@@ -270,25 +235,29 @@ func EncodeEvent(ev Event) ([]byte, error) {
 	}
 	b, err := pack.AppendFit(nil, func(p *pack.Packer) {
 		r, isRequest := RequestOf(ev)
-		if !isRequest {
+		if isRequest {
+			p.List(6)
+		} else {
 			p.List(3)
-			p.Uint(StateVersion)
-			p.Uint(uint64(op))
-			PackArguments(p, ev)
-			return
 		}
-		p.List(6)
 		p.Uint(StateVersion)
 		p.Uint(uint64(op))
 		PackArguments(p, ev)
-		packName(p, r.Session)
-		p.Uint(r.Number)
-		p.Uint(r.Acked)
+		if isRequest {
+			r.code(pack.Coder{Out: p})
+		}
 	})
 	if err != nil {
 		return nil, Errorf(CodeTooLarge, "%v", err)
 	}
 	return b, nil
+}
+
+// code codes the common part of a request as three values.
+func (r *Request) code(c pack.Coder) {
+	codeName(c, &r.Session)
+	c.Uint(&r.Number)
+	c.Uint(&r.Acked)
 }
 
 // DecodeEvent reads what EncodeEvent wrote; the result shares no memory with b.
@@ -307,7 +276,9 @@ func DecodeEvent(b []byte) (Event, error) {
 		u.Fail("operation %d is not known", op)
 	}
 	if op.IsRequest() && u.Err() == nil {
-		ev = Stamp(ev, Request{Session: unpackSession(u), Number: u.Uint(), Acked: u.Uint()})
+		var r Request
+		r.code(pack.Coder{In: u})
+		ev = Stamp(ev, r)
 	}
 	u.Close()
 	u.End()

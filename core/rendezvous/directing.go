@@ -111,7 +111,7 @@ func (ds *directives) tooMuchToTell(f DirectiveFacts) *Error {
 		return nil
 	}
 	f.Ended, f.Seq = nil, ds.seq+1
-	if size := len(pack.Append(nil, func(p *pack.Packer) { packDirectiveFacts(p, f) })); size > maxDirectiveFacts {
+	if size := len(pack.Append(nil, func(p *pack.Packer) { f.code(pack.Coder{Out: p}) })); size > maxDirectiveFacts {
 		return Errorf(CodeTooLarge, "with it, the run's directives and drained nodes would have %d bytes; a control plane in a node's process hands at most %d on to "+
 			"its next host: name fewer nodes at a time, undrain some, give a shorter reason, or meet at `rallypoint serve`", size, maxDirectiveFacts)
 	}

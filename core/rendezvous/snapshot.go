@@ -15,9 +15,10 @@ import (
 func (m *Machine) Snapshot() []byte {
 	sessions := slices.Sorted(maps.Keys(m.nodes.sessions))
 	return pack.Append(nil, func(p *pack.Packer) {
+		c := pack.Coder{Out: p}
 		p.List(14)
 		p.Uint(StateVersion)
-		m.packRun(p)
+		m.codeRun(c)
 		m.forming.packTimers(p)
 		m.round.packParticipants(p)
 		p.List(len(sessions))
@@ -30,35 +31,45 @@ func (m *Machine) Snapshot() []byte {
 		for _, n := range m.nodes.awaitingPeers {
 			p.Text(string(n.session))
 		}
-		m.viewed.pack(p)
+		m.viewed.code(c)
 		m.keys.pack(p)
 		m.nodes.packWaits(p)
 		m.round.packStop(p)
-		m.packSuccession(p)
+		m.codeSuccession(c)
 		m.directives.pack(p)
 	})
 }
 
-func (m *Machine) packRun(p *pack.Packer) {
-	p.List(18)
-	p.Text(m.runID)
-	p.Text(m.generation)
-	PackPolicy(p, m.forming.policy)
-	p.Text(m.forming.policyBy)
-	p.Text(m.round.origin)
-	p.Uint(m.round.number)
-	p.Uint(m.forming.joinSeq)
-	p.Bool(m.round.fresh)
-	p.Duration(m.uptime)
-	p.Bool(m.forming.holding)
-	p.Int64(m.limits.Keys.MaxBytes)
-	p.Int(m.limits.Keys.MaxEntries)
-	p.Uint(m.round.floor)
-	p.Bool(m.round.stored)
-	p.Text(m.reserve)
-	p.Text(m.round.overtaken)
-	p.Int64(m.limits.Bytes)
-	p.Text(m.round.store)
+func (m *Machine) codeRun(c pack.Coder) {
+	policy, by, limits := m.forming.policy, m.forming.policyBy, m.limits
+	c.Open(18)
+	c.Text(&m.runID, maxText)
+	c.Text(&m.generation, maxText)
+	policy.Code(c)
+	c.Text(&by, maxText)
+	c.Text(&m.round.origin, maxText)
+	c.Uint(&m.round.number)
+	c.Uint(&m.forming.joinSeq)
+	c.Bool(&m.round.fresh)
+	c.Duration(&m.uptime)
+	c.Bool(&m.forming.holding)
+	c.Int64(&limits.Keys.MaxBytes)
+	c.Int(&limits.Keys.MaxEntries)
+	c.Uint(&m.round.floor)
+	c.Bool(&m.round.stored)
+	c.Text(&m.reserve, maxText)
+	c.Text(&m.round.overtaken, maxText)
+	c.Int64(&limits.Bytes)
+	c.Text(&m.round.store, maxText)
+	c.Close()
+	if c.In == nil {
+		return
+	}
+	m.forming.setPolicy(policy, by)
+	m.limits = limits.withDefaults()
+	if err := policy.Validate(); err != nil && policy != (Policy{}) {
+		c.In.Fail("%v", err)
+	}
 }
 
 func (f *forming) packTimers(p *pack.Packer) {
@@ -73,7 +84,7 @@ func (f *forming) packTimers(p *pack.Packer) {
 	p.List(len(timers))
 	for _, t := range timers {
 		p.List(2)
-		packTimer(p, t.Timer)
+		t.Timer.code(pack.Coder{Out: p})
 		p.Duration(t.After)
 	}
 }
@@ -89,7 +100,7 @@ func (r *round) packParticipants(p *pack.Packer) {
 		p.Text(s.cause)
 		p.Bool(r.byNode[s.node] == s)
 		p.Text(s.domain)
-		PackCommand(p, s.command)
+		s.command.Code(pack.Coder{Out: p})
 	}
 }
 
@@ -128,11 +139,11 @@ func (n *node) pack(p *pack.Packer) {
 	for _, number := range n.linger {
 		p.Uint(number)
 	}
-	PackMembershipUpdate(p, n.update)
+	n.update.Code(pack.Coder{Out: p})
 	p.Uint(0) // retired; its place stays taken
 	p.Text(n.hostName)
 	p.Text(n.domain)
-	PackCommand(p, n.command)
+	n.command.Code(pack.Coder{Out: p})
 	p.Bool(n.member)
 }
 
@@ -149,18 +160,20 @@ func (c *Closing) pack(p *pack.Packer) {
 	p.Text(c.Commands)
 }
 
-func (v *view) pack(p *pack.Packer) {
-	p.List(10)
-	p.Bool(v.waiting)
-	p.Int(int(v.closed))
-	p.Uint(v.round)
-	p.Bool(v.stop)
-	p.Bool(v.lost)
-	p.Text("") // of version 2
-	p.Uint(v.directives)
-	p.Bool(v.only)
-	p.Bool(v.domains)
-	p.Bool(v.planned)
+func (v *view) code(c pack.Coder) {
+	retired := "" // of version 2
+	c.Open(10)
+	c.Bool(&v.waiting)
+	c.Int((*int)(&v.closed))
+	c.Uint(&v.round)
+	c.Bool(&v.stop)
+	c.Bool(&v.lost)
+	c.Text(&retired, maxText)
+	c.Uint(&v.directives)
+	c.Bool(&v.only)
+	c.Bool(&v.domains)
+	c.Bool(&v.planned)
+	c.Close()
 }
 
 func (a *agentStore) pack(p *pack.Packer) {
@@ -217,8 +230,8 @@ func Restore(b []byte) (*Machine, error) {
 	if err := stateVersion(u, "a state"); err != nil {
 		return nil, err
 	}
-	m := New(Config{})
-	m.unpackRun(u)
+	m, c := New(Config{}), pack.Coder{In: u}
+	m.codeRun(c)
 	m.forming.unpackTimers(u)
 	m.round.unpackParticipants(u)
 	for range u.Each() {
@@ -236,13 +249,13 @@ func Restore(b []byte) (*Machine, error) {
 		}
 		m.nodes.awaitingPeers = append(m.nodes.awaitingPeers, n)
 	}
-	m.viewed.unpack(u)
+	m.viewed.code(c)
 	m.keys = unpackKeys(u, m.out, m.limits.Keys)
 	for range u.Each() {
 		m.nodes.unpackWait(u, m.keys)
 	}
 	m.round.unpackStop(u)
-	m.unpackSuccession(u)
+	m.codeSuccession(c)
 	m.directives.unpack(u)
 	u.Close()
 	u.End()
@@ -255,23 +268,6 @@ func Restore(b []byte) (*Machine, error) {
 
 func unpackTexts(u *pack.Unpacker) []string { return u.Texts(maxValue, maxText) }
 
-func (m *Machine) unpackRun(u *pack.Unpacker) {
-	u.Open()
-	m.runID, m.generation = u.Text(maxText), u.Text(maxText)
-	m.forming.setPolicy(UnpackPolicy(u), u.Text(maxText))
-	m.round.origin, m.round.number = u.Text(maxText), u.Uint()
-	m.forming.joinSeq = u.Uint()
-	m.round.fresh, m.uptime, m.forming.holding = u.Bool(), u.Duration(), u.Bool()
-	keys := store.Limits{MaxBytes: u.Int64(), MaxEntries: u.Int()}
-	m.round.floor, m.round.stored, m.reserve, m.round.overtaken = u.Uint(), u.Bool(), u.Text(maxText), u.Text(maxText)
-	m.limits = Limits{Keys: keys, Bytes: u.Int64()}.withDefaults()
-	m.round.store = u.Text(maxText)
-	u.Close()
-	if err := m.forming.policy.Validate(); err != nil && m.forming.policy != (Policy{}) {
-		u.Fail("%v", err)
-	}
-}
-
 func (f *forming) unpackTimers(u *pack.Unpacker) {
 	u.Open()
 	f.out.seq = u.Uint()
@@ -282,7 +278,9 @@ func (f *forming) unpackTimers(u *pack.Unpacker) {
 	u.Close()
 	for range u.Each() {
 		u.Open()
-		t, after := unpackTimer(u), u.Duration()
+		var t Timer
+		t.code(pack.Coder{In: u})
+		after := u.Duration()
 		u.Close()
 		running := runningTimer{t.Seq, after}
 		t.Seq = 0
@@ -303,7 +301,8 @@ func (r *round) unpackParticipants(u *pack.Unpacker) {
 		u.Open()
 		s := &participant{rank: rank, node: u.Text(maxText), label: u.Text(maxText), host: u.Bool(), state: participantState(u.Int()), cause: u.Text(maxText)}
 		current := u.Bool()
-		s.domain, s.command = u.Text(maxText), UnpackCommand(u)
+		s.domain = u.Text(maxText)
+		s.command.Code(pack.Coder{In: u})
 		u.Close()
 		if s.state < 0 || s.state >= participantStates {
 			u.Fail("rank %d is in state %d", rank, s.state)
@@ -347,9 +346,10 @@ func (f *forming) unpackNode(u *pack.Unpacker) {
 	for range u.Each() {
 		f.nodes.addAwait(n, u.Uint())
 	}
-	n.update = UnpackMembershipUpdate(u)
+	n.update.Code(pack.Coder{In: u})
 	_, n.hostName, n.domain = u.Uint(), u.Text(maxText), u.Text(maxText)
-	n.command, n.member = UnpackCommand(u), u.Bool()
+	n.command.Code(pack.Coder{In: u})
+	n.member = u.Bool()
 	u.Close()
 	switch {
 	case f.nodes.sessions[n.session] != nil:
@@ -380,14 +380,6 @@ func unpackClosing(u *pack.Unpacker) (c *Closing) {
 	}
 	u.Close()
 	return c
-}
-
-func (v *view) unpack(u *pack.Unpacker) {
-	u.Open()
-	*v = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
-	_ = u.Text(maxText)
-	v.directives, v.only, v.domains, v.planned = u.Uint(), u.Bool(), u.Bool(), u.Bool()
-	u.Close()
 }
 
 // unpackKeys fills the keys before there is any wait, so that it wakes no waiter.
@@ -469,36 +461,27 @@ func (f *forming) checkSeats(u *pack.Unpacker) {
 	}
 }
 
-// packSuccession writes what a successor needs, and what it begins with.
-func (m *Machine) packSuccession(p *pack.Packer) {
-	p.List(15)
-	p.Uint(m.succession.Term)
-	p.Text(m.succession.From)
-	packFacts(p, m.succession.Facts)
-	p.Duration(m.succession.Grace)
-	p.Int(m.round.hostRank)
-	packRanks(p, m.round.finishedHosts)
-	p.Bool(m.round.finishReported)
-	p.Text(m.viewed.generation)
-	p.Int(m.viewed.host)
-	p.Bool(m.viewed.finished)
-	p.Int(m.viewed.finishedHosts)
-	p.Bool(m.succession.Left)
-	p.Text(m.round.domains)
-	p.Bool(m.succession.Silent)
-	p.Bool(m.succession.Alone)
-}
-
-// unpackSuccession reads what packSuccession wrote. A state of version 1 has the host in
+// codeSuccession codes what a successor needs, and what it begins with. A state of version 1 has the host in
 // its members only.
-func (m *Machine) unpackSuccession(u *pack.Unpacker) {
-	version1 := u.Open() == 0
-	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: unpackFacts(u), Grace: u.Duration()}
-	m.round.hostRank, m.round.finishedHosts, m.round.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
-	m.viewed.generation, m.viewed.host, m.viewed.finished, m.viewed.finishedHosts = u.Text(maxText), u.IntOr(-1), u.Bool(), u.Int()
-	m.succession.Left, m.round.domains, m.succession.Silent, m.succession.Alone = u.Bool(), u.Text(maxDomains), u.Bool(), u.Bool()
-	u.Close()
-	if !version1 {
+func (m *Machine) codeSuccession(c pack.Coder) {
+	since2 := c.Maybe(true, 15)
+	c.Uint(&m.succession.Term)
+	c.Text(&m.succession.From, maxText)
+	m.succession.Facts.code(c)
+	c.Duration(&m.succession.Grace)
+	c.IntOr(&m.round.hostRank, -1)
+	codeRanks(c, &m.round.finishedHosts)
+	c.Bool(&m.round.finishReported)
+	c.Text(&m.viewed.generation, maxText)
+	c.IntOr(&m.viewed.host, -1)
+	c.Bool(&m.viewed.finished)
+	c.Int(&m.viewed.finishedHosts)
+	c.Bool(&m.succession.Left)
+	c.Text(&m.round.domains, maxDomains)
+	c.Bool(&m.succession.Silent)
+	c.Bool(&m.succession.Alone)
+	c.Close()
+	if since2 {
 		return
 	}
 	for _, s := range m.round.participants {

@@ -17,7 +17,7 @@ func (ds *directives) pack(p *pack.Packer) {
 	p.List(10)
 	p.List(len(standing))
 	for _, d := range standing {
-		packDirect(p, *d)
+		d.code(pack.Coder{Out: p})
 	}
 	p.Texts(ds.past)
 	p.List(len(ds.drained))
@@ -53,9 +53,8 @@ func (ds *directives) unpack(u *pack.Unpacker) {
 	var standing []*Direct
 	u.Open()
 	for range u.Each() {
-		u.Open()
-		d := unpackDirect(u)
-		u.Close()
+		d := Direct{}
+		d.code(pack.Coder{In: u})
 		again := slices.ContainsFunc(standing, func(other *Direct) bool { return other.ID == d.ID })
 		if u.Err() == nil && (!d.sound() || again || len(standing) == manyStanding) {
 			u.Fail("directive %q cannot stand", d.ID)

@@ -88,17 +88,17 @@ func (a Admin) Event(by string, at time.Time) rendezvous.Event {
 	return nil
 }
 
-func (a Admin) pack(p *packer)       { head(p, KindAdmin, 8); a.fields(coder{out: p}) }
-func (a AdminAnswer) pack(p *packer) { head(p, KindAdminAnswer, 3); a.fields(coder{out: p}) }
+func (a Admin) pack(p *packer)       { head(p, KindAdmin, 8); a.fields(to(p)) }
+func (a AdminAnswer) pack(p *packer) { head(p, KindAdminAnswer, 3); a.fields(to(p)) }
 
 func (a *Admin) fields(c coder) {
 	c.cut(&a.Software)
-	c.uint((*uint64)(&a.Op))
+	c.Uint((*uint64)(&a.Op))
 	c.name(&a.RunID)
 	c.name(&a.Node)
 	c.cut(&a.By)
 	c.cut(&a.Reason)
-	c.bool(&a.Stop)
+	c.Bool(&a.Stop)
 	a.Directive.fields(c)
 }
 

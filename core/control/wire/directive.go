@@ -56,11 +56,11 @@ type Directive struct {
 }
 
 func (d *Directive) fields(c coder) {
-	c.open(5)
+	c.Open(5)
 	c.name(&d.ID)
 	c.names(&d.Nodes, rendezvous.MaxDirectiveNodes)
-	code(c, &d.Within, (*packer).Duration, (*unpacker).Duration)
-	code(c, &d.For, (*packer).Duration, (*unpacker).Duration)
-	code(c, &d.Target, (*packer).Int, (*unpacker).Int)
-	c.close()
+	c.Duration(&d.Within)
+	c.Duration(&d.For)
+	c.Int(&d.Target)
+	c.Close()
 }

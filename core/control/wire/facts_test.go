@@ -54,13 +54,15 @@ func TestOldPeersTellNoFacts(t *testing.T) {
 		p.Text("why")
 	})
 	u := pack.NewUnpacker(old)
-	got := rendezvous.UnpackMembershipUpdate(u)
+	var got rendezvous.MembershipUpdate
+	got.Code(pack.Coder{In: u})
 	if want := (rendezvous.MembershipUpdate{Waiting: 1, Closed: true, Reason: "why"}); u.Err() != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, u.Err())
 	}
 	u.Release()
 	for _, facts := range []rendezvous.Facts{{}, sampleFacts()} {
-		b := pack.Append(nil, func(p *packer) { rendezvous.PackLastRound(p, rendezvous.LastRound{Round: 9, Rank: 2, Facts: facts}) })
+		last := rendezvous.LastRound{Round: 9, Rank: 2, Facts: facts}
+		b := pack.Append(nil, func(p *packer) { last.Code(pack.Coder{Out: p}) })
 		u = pack.NewUnpacker(b)
 		u.Open()
 		generation, round, rank := u.Text(MaxName), u.Uint(), u.Int()

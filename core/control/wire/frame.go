@@ -201,7 +201,7 @@ func readFrame(u *unpacker, k Kind) Frame {
 		return readRequest(u)
 	case k == KindBeat:
 		b := Beat{}
-		b.fields(coder{in: u})
+		b.fields(from(u))
 		return b
 	case k < Kind(len(readers)) && readers[k] != nil:
 		return readers[k](u)
@@ -223,7 +223,7 @@ func read[F Frame, P interface {
 	fields(c coder)
 }](u *unpacker) Frame {
 	var f F
-	P(&f).fields(coder{in: u})
+	P(&f).fields(from(u))
 	return f
 }
 
@@ -233,53 +233,53 @@ func head(p *packer, k Kind, fields int) {
 	p.Uint(uint64(k))
 }
 
-func (h Hello) pack(p *packer)     { head(p, KindHello, 21); h.fields(coder{out: p}) }
-func (w Welcome) pack(p *packer)   { head(p, KindWelcome, 14); w.fields(coder{out: p}) }
-func (r Refuse) pack(p *packer)    { head(p, KindRefuse, 3); r.fields(coder{out: p}) }
-func (r Reply) pack(p *packer)     { head(p, KindReply, 5); r.fields(coder{out: p}) }
-func (n Notice) pack(p *packer)    { head(p, KindNotice, 1); n.fields(coder{out: p}) }
-func (pr Progress) pack(p *packer) { head(p, KindProgress, 3); pr.fields(coder{out: p}) }
-func (d Drop) pack(p *packer)      { head(p, KindDrop, 2); d.fields(coder{out: p}) }
-func (b Beat) pack(p *packer)      { head(p, KindBeat, 2); b.fields(coder{out: p}) }
+func (h Hello) pack(p *packer)     { head(p, KindHello, 21); h.fields(to(p)) }
+func (w Welcome) pack(p *packer)   { head(p, KindWelcome, 14); w.fields(to(p)) }
+func (r Refuse) pack(p *packer)    { head(p, KindRefuse, 3); r.fields(to(p)) }
+func (r Reply) pack(p *packer)     { head(p, KindReply, 5); r.fields(to(p)) }
+func (n Notice) pack(p *packer)    { head(p, KindNotice, 1); n.fields(to(p)) }
+func (pr Progress) pack(p *packer) { head(p, KindProgress, 3); pr.fields(to(p)) }
+func (d Drop) pack(p *packer)      { head(p, KindDrop, 2); d.fields(to(p)) }
+func (b Beat) pack(p *packer)      { head(p, KindBeat, 2); b.fields(to(p)) }
 func (Goodbye) pack(p *packer)     { head(p, KindGoodbye, 0) }
 func (u Unknown) pack(p *packer)   { head(p, u.Kind, 0) }
 
 func (h *Hello) fields(c coder) {
-	c.uint(&h.Version)
+	c.Uint(&h.Version)
 	c.names(&h.Features, maxFeatures)
 	c.cut(&h.Software)
 	c.name(&h.RunID)
 	c.name((*string)(&h.Session))
 	c.name(&h.Node)
-	c.bool(&h.Named)
-	c.uint(&h.Incarnation)
+	c.Bool(&h.Named)
+	c.Uint(&h.Incarnation)
 	c.cut(&h.Label)
-	code(c, &h.Policy, rendezvous.PackPolicy, rendezvous.UnpackPolicy)
-	code(c, &h.LastRound, rendezvous.PackLastRound, rendezvous.UnpackLastRound)
-	c.bool(&h.InHost)
+	h.Policy.Code(c.Coder)
+	h.LastRound.Code(c.Coder)
+	c.Bool(&h.InHost)
 	c.name(&h.Group)
-	c.uint(&h.Term)
+	c.Uint(&h.Term)
 	c.names(&h.Servers, maxServers)
 	c.cut(&h.Machine)
-	c.bool(&h.BeginAgain)
+	c.Bool(&h.BeginAgain)
 	c.cut(&h.HostName)
 	c.name(&h.Topology)
-	code(c, &h.Command, rendezvous.PackCommand, rendezvous.UnpackCommand)
+	h.Command.Code(c.Coder)
 }
 
 func (w *Welcome) fields(c coder) {
-	c.uint(&w.Version)
+	c.Uint(&w.Version)
 	c.names(&w.Features, maxFeatures)
 	c.cut(&w.Software)
 	c.name(&w.Server)
 	c.shown(&w.SeenAddr)
-	code(c, &w.Lease, (*packer).Int64, (*unpacker).Int64)
-	c.bool(&w.Resumed)
-	code(c, &w.Notice, packNotice, readNotice)
+	c.Int64(&w.Lease)
+	c.Bool(&w.Resumed)
+	pack.Code(c.Coder, &w.Notice, packNotice, readNotice)
 	c.shownAll(&w.Servers)
-	c.bool(&w.Embedded)
+	c.Bool(&w.Embedded)
 	c.name(&w.Group)
-	c.uint(&w.Term)
+	c.Uint(&w.Term)
 	c.shown(&w.Addr)
 	c.said(&w.HostNode, MaxName)
 }
@@ -290,23 +290,23 @@ func (r *Refuse) fields(c coder) {
 }
 
 func (r *Reply) fields(c coder) {
-	c.uint(&r.Number)
+	c.Uint(&r.Number)
 	c.error(&r.Err)
-	code(c, &r.Result, packResult, rendezvous.UnpackResult)
+	pack.Code(c.Coder, &r.Result, packResult, rendezvous.UnpackResult)
 }
 
-func (n *Notice) fields(c coder) { code(c, &n.Notice, packNotice, readNotice) }
+func (n *Notice) fields(c coder) { pack.Code(c.Coder, &n.Notice, packNotice, readNotice) }
 func (d *Drop) fields(c coder)   { c.error(&d.Err) }
 
 func (pr *Progress) fields(c coder) {
 	c.said(&pr.Progress.Headline, maxText)
 	c.said(&pr.Progress.Detail, maxText)
-	c.bool(&pr.Progress.Spare)
+	c.Bool(&pr.Progress.Spare)
 }
 
 func (b *Beat) fields(c coder) {
-	c.bool(&b.Echo)
-	code(c, &b.Training, training.Pack, training.Unpack)
+	c.Bool(&b.Echo)
+	pack.Code(c.Coder, &b.Training, training.Pack, training.Unpack)
 }
 
 // How often a waiting node learns what it waits for: not before ProgressFirst, so that a quick

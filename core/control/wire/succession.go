@@ -152,14 +152,14 @@ type Transfer struct {
 	Addr  string // of the answer: where it listens
 }
 
-func (s Standby) pack(p *packer)   { head(p, KindStandby, 2); s.fields(coder{out: p}) }
-func (st Standbys) pack(p *packer) { head(p, KindStandbys, 2); st.fields(coder{out: p}) }
-func (r Redirect) pack(p *packer)  { head(p, KindRedirect, 1); r.fields(coder{out: p}) }
-func (pr Probe) pack(p *packer)    { head(p, KindProbe, 6); pr.fields(coder{out: p}) }
-func (pr Probed) pack(p *packer)   { head(p, KindProbed, 6); pr.fields(coder{out: p}) }
-func (l Liveness) pack(p *packer)  { head(p, KindLiveness, 13); l.fields(coder{out: p}) }
-func (v Vote) pack(p *packer)      { head(p, KindVote, 8); v.fields(coder{out: p}) }
-func (t Transfer) pack(p *packer)  { head(p, KindTransfer, 3); t.fields(coder{out: p}) }
+func (s Standby) pack(p *packer)   { head(p, KindStandby, 2); s.fields(to(p)) }
+func (st Standbys) pack(p *packer) { head(p, KindStandbys, 2); st.fields(to(p)) }
+func (r Redirect) pack(p *packer)  { head(p, KindRedirect, 1); r.fields(to(p)) }
+func (pr Probe) pack(p *packer)    { head(p, KindProbe, 6); pr.fields(to(p)) }
+func (pr Probed) pack(p *packer)   { head(p, KindProbed, 6); pr.fields(to(p)) }
+func (l Liveness) pack(p *packer)  { head(p, KindLiveness, 13); l.fields(to(p)) }
+func (v Vote) pack(p *packer)      { head(p, KindVote, 8); v.fields(to(p)) }
+func (t Transfer) pack(p *packer)  { head(p, KindTransfer, 3); t.fields(to(p)) }
 
 func (s *Standby) fields(c coder) {
 	c.said(&s.Addr, MaxName)
@@ -167,57 +167,43 @@ func (s *Standby) fields(c coder) {
 }
 
 func (st *Standbys) fields(c coder) {
-	code(c, &st.List, packStandbys, readStandbys)
-	c.bool(&st.Invited)
-}
-
-func packStandbys(p *packer, list []StandbyNode) {
-	p.List(len(list))
-	for i := range list {
-		list[i].fields(coder{out: p})
-	}
-}
-
-func readStandbys(u *unpacker) []StandbyNode {
-	return pack.ListOf(u, maxStandbys, "standbys", func() (s StandbyNode) {
-		s.fields(coder{in: u})
-		return s
-	})
+	pack.CodeList(c.Coder, &st.List, maxStandbys, "standbys", func(s *StandbyNode) { s.fields(c) })
+	c.Bool(&st.Invited)
 }
 
 func (s *StandbyNode) fields(c coder) {
-	c.open(4)
+	c.Open(4)
 	c.shown(&s.Node)
 	c.said(&s.Label, MaxName)
 	c.shown(&s.Addr)
-	c.bool(&s.Votes)
-	c.close()
+	c.Bool(&s.Votes)
+	c.Close()
 }
 
 // fields are a list of their own, in the frames that have a redirect, too.
 func (r *Redirect) fields(c coder) {
-	c.open(5)
+	c.Open(5)
 	c.name(&r.Group)
-	c.uint(&r.Term)
+	c.Uint(&r.Term)
 	c.shown(&r.Host)
 	c.said(&r.Node, MaxName)
 	c.shownAll(&r.Servers)
-	c.close()
+	c.Close()
 }
 
 func (pr *Probe) fields(c coder) {
 	c.cut(&pr.Software)
 	c.name(&pr.RunID)
-	code(c, &pr.Policy, rendezvous.PackPolicy, rendezvous.UnpackPolicy)
-	c.bool(&pr.Round)
+	pr.Policy.Code(c.Coder)
+	c.Bool(&pr.Round)
 	c.said(&pr.Node, MaxName)
 	pr.Target.fields(c)
 }
 
 func (pr *Probed) fields(c coder) {
 	c.error(&pr.Err)
-	c.bool(&pr.Yields)
-	c.bool(&pr.Round)
+	c.Bool(&pr.Yields)
+	c.Bool(&pr.Round)
 	c.said(&pr.Node, MaxName)
 	pr.Target.fields(c)
 }
@@ -226,27 +212,27 @@ func (l *Liveness) fields(c coder) {
 	c.name(&l.RunID)
 	c.name(&l.Group)
 	c.shown(&l.Node)
-	c.bool(&l.Ask)
-	c.uint(&l.State)
-	c.uint(&l.Term)
+	c.Bool(&l.Ask)
+	c.Uint(&l.State)
+	c.Uint(&l.Term)
 	l.Target.fields(c)
 	c.name(&l.Voter)
-	c.bool(&l.Votes)
+	c.Bool(&l.Votes)
 	c.shownAll(&l.Linked)
 	c.name(&l.Cluster)
-	c.uint(&l.Last[0])
-	c.uint(&l.Last[1])
+	c.Uint(&l.Last[0])
+	c.Uint(&l.Last[1])
 }
 
 func (v *Vote) fields(c coder) {
 	c.name(&v.Group)
 	c.name(&v.Cluster)
-	code(c, &v.From, packVoter, readVoter)
-	code(c, &v.To, packVoter, readVoter)
-	code(c, &v.Data, (*packer).Bytes, func(u *unpacker) []byte { return u.Bytes(MaxVote) })
-	c.uint(&v.Piece.Number)
-	c.uint(&v.Piece.Whole)
-	c.uint(&v.Piece.From)
+	pack.Code(c.Coder, &v.From, packVoter, readVoter)
+	pack.Code(c.Coder, &v.To, packVoter, readVoter)
+	pack.Code(c.Coder, &v.Data, (*packer).Bytes, func(u *unpacker) []byte { return u.Bytes(MaxVote) })
+	c.Uint(&v.Piece.Number)
+	c.Uint(&v.Piece.Whole)
+	c.Uint(&v.Piece.From)
 }
 
 func packVoter(p *packer, v raft.Voter)    { p.Text(v.String()) }
@@ -254,7 +240,7 @@ func readVoter(u *unpacker) (v raft.Voter) { return raft.ParseVoter(u.Text(MaxNa
 
 func (t *Transfer) fields(c coder) {
 	c.name(&t.Group)
-	c.uint(&t.Term)
+	c.Uint(&t.Term)
 	c.shown(&t.Addr)
 }
 
