@@ -110,6 +110,8 @@ func (s *Store) Close() error {
 		return nil
 	default:
 	}
+	s.stop()
+	s.done.Wait()
 	s.mu.Lock()
 	used := s.slotsMade
 	s.mu.Unlock()
@@ -121,8 +123,6 @@ func (s *Store) Close() error {
 		})
 		cancel()
 	}
-	s.stop()
-	s.done.Wait()
 	s.client.Close()
 	return nil
 }

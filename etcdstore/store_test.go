@@ -347,6 +347,28 @@ func TestCloseLeavesNothing(t *testing.T) {
 	testkit.Equal(t, len(left), 0)
 }
 
+// TestCloseEndsCallsFirst: who waits is told at once, and not when the etcd has answered.
+func TestCloseEndsCallsFirst(t *testing.T) {
+	s := mustOpen(t, shared.Config(t))
+	testkit.Check(t, s.Set(testkit.Within(t, testkit.Patience), "a", nil))
+	waited := testkit.Go(func() error { return s.Wait(t.Context(), []string{"never"}) })
+	between := grpc.UnaryClientInterceptor(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		if _, ok := request.(*pb.DeleteRangeRequest); ok {
+			select {
+			case err := <-waited:
+				if !errors.Is(err, store.ErrClosed) {
+					t.Error(err)
+				}
+			case <-ctx.Done():
+				t.Error("it still waits")
+			}
+		}
+		return invoke(ctx, method, request, reply, conn, options...)
+	})
+	s.client.Interceptor.Store(&between)
+	testkit.Check(t, s.Close())
+}
+
 func TestTooLarge(t *testing.T) {
 	s := mustOpen(t, shared.Config(t))
 	ctx := testkit.Within(t, 30*time.Second)
