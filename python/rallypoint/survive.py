@@ -174,8 +174,7 @@ class Run:
     ) -> None:
         self._completed = 0
         self.directive: Directive | None = None
-        self._changed, self._wait_for_all = changed, wait_for_all
-        self._state = state
+        self._changed, self._wait_for_all, self._state = changed, wait_for_all, state
         self._fresh = True  # has not completed a step, nor received the state of one that has
         self._ended = True  # the last step reached its end
         self._whole = True  # what is registered is the state after a step
@@ -460,6 +459,7 @@ class Run:
     def _end_cut(self, error: BaseException) -> None:
         """Takes the attempt for complete if its optimizers made their steps, and else back."""
         self._cut, self._failed = error, False
+        self._snapshot.restore_modes()
         for scaler in self._scalers:  # the next attempt unscales gradients of its own
             scaler._per_optimizer_states.clear()
         stepped = bool(self._stepped) and len(self._stepped) == len(self._optimizers)

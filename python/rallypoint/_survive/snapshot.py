@@ -12,7 +12,8 @@ from .state import PLAIN, encode
 
 
 class Snapshot:
-    """The buffers of modules, dicts with all that is in them, and torch's random state of the CPU.
+    """The buffers of modules and whether they are in training, dicts with all that is in them, and
+    torch's random state of the CPU.
 
     Args:
         modules: whose buffers.
@@ -23,8 +24,8 @@ class Snapshot:
         self, modules: Sequence[torch.nn.Module], dicts: Mapping[str, dict[Any, Any]]
     ) -> None:
         self._dicts = dicts
-        owners = [part._buffers for m in modules for part in m.modules()]
-        self._places = [(buffers, name) for buffers in owners for name in buffers]
+        self._parts = [part for m in modules for part in m.modules()]
+        self._places = [(part._buffers, name) for part in self._parts for name in part._buffers]
         self._copies, self._copies_in_dicts = _Copies(), _Copies()
 
     def take(self) -> None:
@@ -34,13 +35,19 @@ class Snapshot:
             InvalidError: a dict has what cannot be sent to another process.
         """
         self._random = torch.get_rng_state()
+        self._modes = [part.training for part in self._parts]
         if self._dicts:
             self._take_dicts()
         self._buffers = [buffers.get(name) for buffers, name in self._places]
         self._copies.take(self._buffers)
 
+    def restore_modes(self) -> None:
+        """Ends an evaluation that was cut."""
+        for part, mode in zip(self._parts, self._modes):
+            part.training = mode
+
     def restore(self) -> None:
-        """Puts all back, as often as wanted."""
+        """Puts all back but the modes, as often as wanted."""
         torch.set_rng_state(self._random)
         if self._dicts:
             self._restore_dicts()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import REPOSITORY
-from survive.runs import CUT, a_group, net, no_loop  # noqa: F401
+from survive.runs import CUT, a_group, net, no_loop, run_of  # noqa: F401
 
 from rallypoint import survive
 from rallypoint._survive import replicas
@@ -98,3 +98,19 @@ def test_the_sampler_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
             names["changed"](rank, size)
             parts += list(names["sampler"])
         assert sorted(parts) == list(range(1000))
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+def test_a_cut_in_an_evaluation_leaves_no_mode(stepped: bool) -> None:
+    """... of evaluation, in which the survivors would train on."""
+    module = net()
+    module[1].eval()  # which stays as the script has it
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    run = run_of(module=module, optimizer=optimizer)
+    with run.attempt():
+        if stepped:
+            optimizer.step()
+        module.eval()
+        raise RuntimeError(CUT)
+    assert run.completed == stepped
+    assert [part.training for part in module.modules()] == [True, True, False]
