@@ -124,8 +124,8 @@ build/rallypoint build/rallypoint-audit: FORCE
 build/swarm: FORCE
 	@mkdir -p build; $(GO_BUILD) -o $@ ./bench/swarm
 
-# The build backend is that of .venv, or alone by pip: a wheel is had without uv and without torch.
-BUILDER_STAMP = $(if $(wildcard $(VENV_STAMP))$(filter test,$(MAKECMDGOALS)),$(VENV_STAMP),$(BUILD_STAMP))
+# The build backend alone, by pip: a wheel is had without uv and without torch. test has .venv anyway.
+BUILDER_STAMP = $(if $(filter test,$(MAKECMDGOALS)),$(VENV_STAMP),$(BUILD_STAMP))
 
 build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(BUILDER_STAMP)
 	$(call say,building the wheel)
