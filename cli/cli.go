@@ -64,10 +64,14 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return run.ExitUsage
 }
 
-// Process is Main for a process that does nothing else: SIGINT and SIGTERM end
-// the command cleanly, a second one at once.
+// Process is Main for a process that does nothing else: SIGINT, SIGTERM and, unless it is ignored as
+// under nohup, SIGHUP end the command cleanly, a second one at once.
 func Process(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
 	return Main(ctx, args, stdout, stderr)

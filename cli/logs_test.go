@@ -6,11 +6,15 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
@@ -164,6 +168,38 @@ func TestLogsFollowed(t *testing.T) {
 		t.Errorf("another line: %q", lines.Text())
 	}
 	testkit.Equal(t, <-ended, 0)
+	for _, p := range nodes {
+		p.expect(t, 0)
+	}
+}
+
+// TestFollowersWhoHangUp: a client whose terminal is gone leaves its place to another one, also where the workers
+// write nothing by which its agent would miss it.
+func TestFollowersWhoHangUp(t *testing.T) {
+	t.Parallel()
+	h, endpoint, nodes := writingJob(t, "-t", "3")
+	for range 5 { // one more than an agent takes
+		cmd := exec.Command(os.Args[0], "logs", endpoint, "-f", "--timeout", "1m")
+		cmd.Env = []string{testkit.EndAtOnce, asCommand + "=1"}
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		lines := bufio.NewScanner(testkit.Must(cmd.StdoutPipe())(t))
+		testkit.Check(t, cmd.Start())
+		for range 8 {
+			if !lines.Scan() {
+				_ = cmd.Wait()
+				t.Fatal(stderr.String())
+			}
+		}
+		testkit.Check(t, cmd.Process.Signal(unix.SIGHUP))
+		for lines.Scan() {
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v, %s", err, stderr.String())
+		}
+	}
+	testkit.WriteFile(t, h.dir+"/finish", nil)
+	testkit.WriteFile(t, h.dir+"/fail", nil)
 	for _, p := range nodes {
 		p.expect(t, 0)
 	}

@@ -57,7 +57,7 @@ func newLauncher(name, short string, legacy bool) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// The signals are the run's: which it takes is an option, and a worker
 			// gets the one that came. Those of Process must not end it besides.
-			signal.Reset(syscall.SIGINT, syscall.SIGTERM)
+			signal.Reset(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 			if cmd.Context().Err() != nil { // one came before
 				return ExitStatus(ExitFailure)
 			}
