@@ -111,14 +111,18 @@ def test_a_worker_that_waits_for_a_connection_is_woken(group: ProcessGroup) -> N
 
     thread = threading.Thread(target=connect)
     thread.start()
-    until(lambda: len(store.last) > 100, what="gloo has published its address")
+
+    def published() -> list[str]:
+        return [k for k in store.list_keys() if k.startswith("7/") and k.endswith("/0")]
+
+    until(lambda: len(store.last) > 100 and published(), what="gloo has published its address")
     assert isinstance(store.last, bytes)
     (host,) = struct.unpack_from("<Q", store.last)
     (port,) = struct.unpack_from(">H", store.last, 18 + host)
     own = {at for at in gloo_sockets.listening() if at[1] == port}
     # Of two, gloo has the one with the lower port listen.
     peer = store.last[: 18 + host] + b"\xff\xff" + store.last[20 + host :]
-    (name,) = [k for k in store.list_keys() if k.startswith("7/") and k.endswith("/0")]
+    (name,) = published()
     store.set(name.removesuffix("0") + "1", peer)
     while thread.is_alive():
         gloo_sockets.end_waits(own, peer, 2)
