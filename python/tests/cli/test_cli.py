@@ -181,8 +181,17 @@ def test_module_names_the_interpreter(tmp_path: Path) -> None:
 FOLLOWED = "any('pydevd' in name for name in sys.modules)"
 
 
-@pytest.mark.parametrize("options", [[], ["--warm"], ["--nproc-per-node=2"]])
-@pytest.mark.parametrize("module", [False, True])
+@pytest.mark.parametrize(
+    ("options", "module"),
+    [
+        ([], False),
+        (["--warm"], True),
+        (["--nproc-per-node=2"], False),
+        pytest.param([], True, marks=pytest.mark.long),
+        pytest.param(["--warm"], False, marks=pytest.mark.long),
+        pytest.param(["--nproc-per-node=2"], True, marks=pytest.mark.long),
+    ],
+)
 def test_debugger_follows(tmp_path: Path, options: list[str], module: bool) -> None:
     """As VS Code starts it, whose debugger follows child processes."""
     script = tmp_path / "train.py"
