@@ -1,23 +1,18 @@
 package agent
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"time"
 
 	"rallypoint/agent/failure"
 	"rallypoint/agent/progress"
-	"rallypoint/core/store"
 	"rallypoint/internal/wording"
 )
 
-// Keys of a round by which its agents agree on what ends the job: budgetKey holds the job's
-// budget, which agent 0 makes if a role info has one. idleKey counts the agents that stop because
-// of it, and the last of them writes idleAllKey.
+// Keys of a round by which its agents agree on what ends the job: idleKey counts the agents that stop
+// because of its budget, and the last of them writes idleAllKey.
 const (
-	budgetKey  = "rallypoint/budget"
 	idleKey    = "rallypoint/no_progress"
 	idleAllKey = idleKey + "/all"
 )
@@ -233,22 +228,11 @@ func (r *restarts) String() string {
 	return fmt.Sprintf("%d of %d restarts", r.agreed, r.spec.MaxRestarts)
 }
 
-// readBudget reads the budget that agent 0 wrote before it assigned the ranks; nil if it wrote
-// none.
-func readBudget(ctx context.Context, s store.Store) (*budget, error) {
-	text, err := store.TryGet(ctx, s, budgetKey)
-	if err != nil || text == nil {
-		return nil, err
-	}
-	var b budget
-	if json.Unmarshal(text, &b) != nil || b.Idle < 0 || b.Idle > math.MaxInt32 {
-		return nil, fmt.Errorf("agent 0 gave %.80q, which is not a restart budget", text)
-	}
-	return &b, nil
-}
+// possible reports whether agent 0 can have made it.
+func (b *budget) possible() bool { return b.Idle >= 0 && b.Idle <= math.MaxInt32 }
 
-// writeBudget is agent 0's part.
-func writeBudget(ctx context.Context, s store.Store, infos []roleInfo) error {
+// jobBudget combines those of the agents; nil if none of them has one.
+func jobBudget(infos []roleInfo) *budget {
 	budgets := make([]*budget, len(infos))
 	any := false
 	for i := range infos {
@@ -258,11 +242,8 @@ func writeBudget(ctx context.Context, s store.Store, infos []roleInfo) error {
 	if !any {
 		return nil
 	}
-	text, err := json.Marshal(agreeBudget(budgets))
-	if err == nil {
-		err = s.Set(ctx, budgetKey, text)
-	}
-	return err
+	job := agreeBudget(budgets)
+	return &job
 }
 
 // NoProgressError ends a run whose rounds make no progress (Spec.MaxNoProgress). All nodes of the

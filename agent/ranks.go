@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -11,14 +12,6 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 )
-
-// restartsKey holds the restart count of the whole job, where it is not 0. It is
-// a key of its own because torch's agents, which may take part, insist on four
-// numbers in rendezvous.AssignedRanksPrefix.
-const restartsKey = "rallypoint/restarts"
-
-// carriedKey holds how many workers of the round before continue, in a round in which some do.
-const carriedKey = "rallypoint/carried"
 
 // ranks are the numbers of one agent's workers: worker k has base + k among all and roleBase + k
 // among those of its role.
@@ -85,37 +78,40 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 	if err != nil {
 		return ranks{}, fmt.Errorf("read assigned ranks: %w", err)
 	}
-	var share []int
-	if err := json.Unmarshal(text, &share); err != nil || len(share) < 4 {
-		return ranks{}, fmt.Errorf("assigned ranks %.80q are not four numbers", text)
-	}
-	r := ranks{base: share[0], world: share[1], roleBase: share[2], roleWorld: share[3], restarts: own.Restarts}
-	restarts, err := readNumber(ctx, s, restartsKey)
+	r, err := parseShare(text)
 	if err != nil {
-		return ranks{}, fmt.Errorf("read the restart count: %w", err)
+		return ranks{}, err
 	}
-	r.restarts = max(r.restarts, restarts)
-	if own.Survivors != nil {
-		if r.carried, err = readNumber(ctx, s, carriedKey); err != nil {
-			return ranks{}, fmt.Errorf("read how many workers continue: %w", err)
-		}
+	if r.restarts = max(r.restarts, own.Restarts); own.Survivors == nil {
+		r.carried = 0
 	}
-	if own.Budget != nil {
-		if r.budget, err = readBudget(ctx, s); err != nil {
-			return ranks{}, fmt.Errorf("read the budget: %w", err)
-		}
+	if own.Budget == nil {
+		r.budget = nil
 	}
 	return r, nil
 }
 
-// readNumber reads what agent 0 wrote before it assigned the ranks; 0 if it
-// wrote nothing.
-func readNumber(ctx context.Context, s store.Store, key string) (int, error) {
-	text, err := store.TryGet(ctx, s, key)
-	if err != nil || text == nil {
-		return 0, err
+// share is what agent 0 assigns to an agent: four numbers, on which torch's agents insist, and for one of
+// ours what the job has agreed on, in the same key. The control plane may be restarted between two reads, with
+// the keys lost: who read one of them would go on without the others.
+func (r ranks) share(ours bool) ([]byte, error) {
+	values := []any{r.base, r.world, r.roleBase, r.roleWorld}
+	if ours {
+		values = append(values, r.restarts, r.carried, r.budget)
 	}
-	return strconv.Atoi(string(text))
+	return json.Marshal(values)
+}
+
+// parseShare reads what agent 0, which may be torch's, or the control plane in its place has assigned.
+func parseShare(text []byte) (r ranks, err error) {
+	values := []any{&r.base, &r.world, &r.roleBase, &r.roleWorld, &r.restarts, &r.carried, &r.budget}
+	if err = json.Unmarshal(text, &values); err != nil || len(values) < 4 {
+		return ranks{}, fmt.Errorf("assigned ranks %.80q are not four numbers", text)
+	}
+	if r.budget != nil && !r.budget.possible() {
+		return ranks{}, fmt.Errorf("agent 0 gave %.80q, which has no restart budget", text)
+	}
+	return r, nil
 }
 
 // ofEach reads what each agent of a round writes under a prefix with its rank. It blocks until all have
@@ -134,29 +130,20 @@ func assignRanks(ctx context.Context, s store.Store, groups int) error {
 	if err != nil {
 		return fmt.Errorf("read role infos: %w", err)
 	}
-	infos := make([]roleInfo, groups)
+	infos, ours := make([]roleInfo, groups), make([]struct{ Restarts *int }, groups)
 	for i, text := range texts {
-		if err := json.Unmarshal(text, &infos[i]); err != nil {
+		if err := errors.Join(json.Unmarshal(text, &infos[i]), json.Unmarshal(text, &ours[i])); err != nil {
 			return fmt.Errorf("role info of agent %d: %w", i, err)
 		}
 	}
 	shares, keys := shareRanks(infos), make([]string, groups)
+	carried, job := continuing(infos), jobBudget(infos)
 	for i, r := range shares {
 		keys[i] = rendezvous.AssignedRanksPrefix + strconv.Itoa(i)
-		texts[i] = fmt.Appendf(nil, "[%d, %d, %d, %d]", r.base, r.world, r.roleBase, r.roleWorld)
-	}
-	if n := shares[0].restarts; n > 0 {
-		if err := s.Set(ctx, restartsKey, []byte(strconv.Itoa(n))); err != nil {
-			return fmt.Errorf("publish the restart count: %w", err)
+		r.carried, r.budget = carried, job
+		if texts[i], err = r.share(ours[i].Restarts != nil); err != nil {
+			return fmt.Errorf("ranks of agent %d: %w", i, err)
 		}
-	}
-	if n := continuing(infos); n > 0 {
-		if err := s.Set(ctx, carriedKey, []byte(strconv.Itoa(n))); err != nil {
-			return fmt.Errorf("publish how many workers continue: %w", err)
-		}
-	}
-	if err := writeBudget(ctx, s, infos); err != nil {
-		return fmt.Errorf("publish the budget: %w", err)
 	}
 	if err := s.MultiSet(ctx, keys, texts); err != nil {
 		return fmt.Errorf("publish assigned ranks: %w", err)

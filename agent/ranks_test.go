@@ -99,6 +99,56 @@ func TestRanksFromControlPlane(t *testing.T) {
 	}
 }
 
+// restartedAfterRanks is the agents' store of a control plane that is restarted once it has told the ranks.
+type restartedAfterRanks struct {
+	store.Store
+	restarted bool
+}
+
+func (f *restartedAfterRanks) Get(ctx context.Context, key string) ([]byte, error) {
+	if f.restarted {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	value, err := f.Store.Get(ctx, key)
+	f.restarted = strings.HasPrefix(key, rendezvous.AssignedRanksPrefix)
+	return value, err
+}
+
+func (f *restartedAfterRanks) Check(ctx context.Context, keys []string) (bool, error) {
+	if f.restarted {
+		return false, nil
+	}
+	return f.Store.Check(ctx, keys)
+}
+
+// TestRanksAreReadAtOnce: what goes with them is not lost if the control plane is restarted as soon as an agent has them.
+func TestRanksAreReadAtOnce(t *testing.T) {
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
+	defer s.Close()
+	two, one := 2, 1
+	agents := []roleInfo{{"r", 0, 2, 3, "", &budget{Step: 7, Last: noStep}, &two}, {"r", 1, 2, 0, "", &budget{Step: 7, Last: noStep}, &one}}
+	var wg sync.WaitGroup
+	for i := range agents {
+		wg.Go(func() {
+			got, err := agreeRanks(t.Context(), &restartedAfterRanks{Store: s}, agents[i], len(agents))
+			if err != nil || got.restarts != 3 || got.carried != 3 || got.budget == nil || got.budget.Step != 7 {
+				t.Errorf("agent %d has %+v with %+v (%v)", i, got, got.budget, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestRanksForTorch: an agent of torch's gets the four numbers on which it insists.
+func TestRanksForTorch(t *testing.T) {
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
+	defer s.Close()
+	testkit.Check(t, s.Set(t.Context(), rendezvous.RoleInfoPrefix+"1", []byte(`{"role": "r", "rank": 1, "local_world_size": 2}`)))
+	_ = testkit.Must(agreeRanks(t.Context(), s, roleInfo{"r", 0, 1, 3, "", nil, nil}, 2))(t)
+	testkit.Equal(t, string(testkit.Must(s.Get(t.Context(), rendezvous.AssignedRanksPrefix+"1"))(t)), "[1,3,1,3]")
+}
+
 func TestRanksWaitForAllAgents(t *testing.T) {
 	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	defer s.Close()

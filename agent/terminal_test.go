@@ -29,11 +29,16 @@ func newTerminal(t *testing.T) (screen, terminal *os.File, resize func()) {
 	return screen, terminal, func() { set(12, 78) }
 }
 
-// shows waits for a line on a screen.
+// shows waits for a line on a screen, which may have the next one already.
 func shows(t *testing.T, screen *os.File, want string) {
 	t.Helper()
-	line := make([]byte, 100)
-	if n, err := screen.Read(line); err != nil || string(line[:n]) != want+"\n" {
-		t.Fatalf("on the screen: %q, %v; want %s", line[:n], err, want)
+	var line []byte
+	for b := make([]byte, 1); len(line) == 0 || b[0] != '\n'; line = append(line, b[0]) {
+		if _, err := screen.Read(b); err != nil {
+			t.Fatalf("on the screen: %q, %v; want %s", line, err, want)
+		}
+	}
+	if string(line) != want+"\n" {
+		t.Fatalf("on the screen: %q; want %s", line, want)
 	}
 }
