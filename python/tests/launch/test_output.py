@@ -218,7 +218,8 @@ def test_listener_that_hangs(
     monkeypatch.setattr("rallypoint._launch.hooks.socket.socketpair", small_pair)
     monkeypatch.setattr("rallypoint._launch.hooks.PATIENCE", 0.1)
     go_on = threading.Event()
-    elastic_launch(alone(16), ["true"], on_event=lambda event: go_on.wait())()
+    # More events than the socket and the reader's own buffer hold, however late that one comes.
+    elastic_launch(alone(48), ["true"], on_event=lambda event: go_on.wait())()
     go_on.set()
     assert "events_fd could not be written" in caplog.text  # a record of those that were dropped
     assert "rallypoint-events hangs" in caplog.text
