@@ -1,22 +1,22 @@
 package acceptloop
 
 import (
-	"context"
 	"net"
+	"sync"
 )
 
 // Handed is a listener whose connections come from within this process, by a channel that may outlive it.
 type Handed struct {
-	conns <-chan net.Conn
-	addr  net.Addr
-	open  context.Context
-	close context.CancelFunc
+	conns  <-chan net.Conn
+	addr   net.Addr
+	closed chan struct{}
+	close  func()
 }
 
 // NewHanded listens for the connections that come by a channel, as if at an address.
 func NewHanded(conns <-chan net.Conn, addr net.Addr) *Handed {
-	open, end := context.WithCancel(context.Background())
-	return &Handed{conns, addr, open, end}
+	closed := make(chan struct{})
+	return &Handed{conns, addr, closed, sync.OnceFunc(func() { close(closed) })}
 }
 
 // Accept returns the next connection.
@@ -24,7 +24,7 @@ func (h *Handed) Accept() (net.Conn, error) {
 	select {
 	case conn := <-h.conns:
 		return conn, nil
-	case <-h.open.Done():
+	case <-h.closed:
 		return nil, net.ErrClosed
 	}
 }
@@ -39,4 +39,4 @@ func (h *Handed) Close() error {
 }
 
 // Closed returns a channel that is closed by Close.
-func (h *Handed) Closed() <-chan struct{} { return h.open.Done() }
+func (h *Handed) Closed() <-chan struct{} { return h.closed }
