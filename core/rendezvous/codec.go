@@ -68,7 +68,7 @@ func (p *Policy) Code(c pack.Coder) {
 // Code codes a command as two values.
 func (c *Command) Code(to pack.Coder) { codeSaid(to, &c.Digest, &c.Text) }
 
-// Code codes what a node says of its last round.
+// Code codes the last round that a node reports.
 func (l *LastRound) Code(c pack.Coder) {
 	c.Open(9)
 	codeName(c, &l.Generation)

@@ -137,8 +137,8 @@ func TestRegister(t *testing.T) {
 	_ = token
 }
 
-// TestWatchAfterCompaction: a watch that has missed revisions which etcd has dropped since tells of what is
-// there, and of what comes.
+// TestWatchAfterCompaction: a watch that has missed revisions which etcd has dropped since reports what is
+// there, and what comes.
 func TestWatchAfterCompaction(t *testing.T) {
 	t.Parallel()
 	config := etcdclient.Config{Endpoints: []string{etcdtest.Start(t).Endpoint()}, Prefix: "/test"}

@@ -266,7 +266,7 @@ func (e *Exporter) post(ctx context.Context, body []byte) (rejected int, after t
 	return partial(answer)
 }
 
-// late says of an error for how long an answer was waited for, if that is what it tells.
+// late adds to an error of a late answer how long that was waited for.
 func (e *Exporter) late(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):

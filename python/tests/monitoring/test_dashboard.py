@@ -57,7 +57,7 @@ def grouped(expr: str) -> set[str]:
 
 
 def checked(folder: Path, expressions: list[str]) -> subprocess.CompletedProcess[str]:
-    """What Prometheus says of their syntax."""
+    """The verdict of Prometheus on their syntax."""
     rules = [{"record": f"r:{i}", "expr": expr} for i, expr in enumerate(expressions)]
     file = folder / "rules.yml"
     file.write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))
