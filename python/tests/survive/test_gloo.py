@@ -168,20 +168,23 @@ def test_a_collective_that_gloo_forgets_ends(group: ProcessGroup) -> None:
     group.free()
 
 
-def test_the_first_workers_wait_for_each_other_as_long_as_it_is_said(
-    monkeypatch: pytest.MonkeyPatch, server: StoreServer
-) -> None:
+@pytest.fixture
+def first_of_two(monkeypatch: pytest.MonkeyPatch, server: StoreServer) -> Iterator[None]:
+    """The test is a world's first worker, and makes a Group in it."""
     world = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": server.port}
     for name, value in world.items():
         monkeypatch.setenv(name, str(value))
     ends: list[Callable[[], None]] = []
     monkeypatch.setattr(atexit, "register", ends.append)
-    try:
-        with pytest.raises(DeadlineError, match="member/0"):
-            Group(timedelta(seconds=0.2))
-    finally:
-        dist.destroy_process_group()
-        ends.pop()()
+    yield
+    dist.destroy_process_group()
+    ends.pop()()
+
+
+@pytest.mark.usefixtures("first_of_two")
+def test_the_first_workers_wait_for_each_other_as_long_as_it_is_said() -> None:
+    with pytest.raises(DeadlineError, match="member/0"):
+        Group(timedelta(seconds=0.2))
 
 
 def test_a_compiled_model(group: ProcessGroup) -> None:
@@ -199,15 +202,9 @@ def test_it_is_not_split(group: ProcessGroup) -> None:
         dist.split_group(split_ranks=[[0]])
 
 
-def test_the_first_workers_connect_as_long_as_it_is_said(
-    monkeypatch: pytest.MonkeyPatch, server: StoreServer
-) -> None:
+@pytest.mark.usefixtures("first_of_two")
+def test_the_first_workers_connect_as_long_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """... also those of a mesh: one of them may come late to it. Later ones meet again."""
-    world = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": server.port}
-    for name, value in world.items():
-        monkeypatch.setenv(name, str(value))
-    ends: list[Callable[[], None]] = []
-    monkeypatch.setattr(atexit, "register", ends.append)
     connect, limits = ProcessGroup.connect, []
 
     def connecting(self: Any, store: Any, rank: int, size: int, timeout: timedelta) -> None:
@@ -219,14 +216,10 @@ def test_the_first_workers_connect_as_long_as_it_is_said(
     said = {"rank": 1, "place": None, "listeners": []}
     monkeypatch.setattr(ProcessGroup, "connect", connecting)
     monkeypatch.setattr(Group, "_exchange", lambda *_: [said | {"rank": 0}, said])
-    try:
-        group = Group(timedelta(seconds=77))
-        group.make_mesh(1)
-        assert limits == [77, 77]
-        group.leave()
-        group.mesh = None
-        group.connect([said | {"rank": 0}, said])
-        assert limits == [77, 77, 5]
-    finally:
-        dist.destroy_process_group()
-        ends.pop()()
+    group = Group(timedelta(seconds=77))
+    group.make_mesh(1)
+    assert limits == [77, 77]
+    group.leave()
+    group.mesh = None
+    group.connect([said | {"rank": 0}, said])
+    assert limits == [77, 77, 5]
